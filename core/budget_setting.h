@@ -1,30 +1,32 @@
 /*
- * What a user may set the budget to: the default, a number of bytes, or a percentage of the
- * device's memory. Plain data; the text form is the one of the option budget= and of
- * .resident/budget.
+ * What the user asked the budget to be: `auto`, so many bytes, or a percentage of the device's memory.
+ * The option `budget=`, the INI file and writes to .resident/budget all go through the one parser here.
  */
 #ifndef RESIDENTFS_CORE_BUDGET_SETTING_H
 #define RESIDENTFS_CORE_BUDGET_SETTING_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "core/size_text.h"
 
-#include "core/util.h"
-
-enum budget_setting_kind { BUDGET_AUTO, BUDGET_BYTES, BUDGET_PERCENT };
+enum budget_kind { BUDGET_AUTO, BUDGET_BYTES, BUDGET_PERCENT };
 
 struct budget_setting {
-    enum budget_setting_kind kind;
-    uint64_t value; /* bytes, or 1..100 */
+    enum budget_kind kind;
+    uint64_t value; /* AUTO: 0. BYTES: bytes, over 0. PERCENT: 1 to 100, of total memory. */
 };
 
+/* What a setting may look like, for messages. */
+#define BUDGET_SETTING_FORMS "auto, 1%..100%, or a size over 0 such as 12GiB"
+
+/* Room for any setting as text, with the NUL. */
+#define BUDGET_SETTING_TEXT_BYTES SIZE_TEXT_BYTES
+
 /*
- * Parses "auto", "80%", "12GiB", "1048576" (one newline at the end is fine). 0, or -EINVAL and
- * *setting untouched.
+ * Reads exactly LENGTH bytes, which need no NUL and may end in one newline.
+ * -EINVAL for everything that is not one of the forms; *SETTING is set only on success.
  */
 errint_t budget_setting_parse(const char *text, size_t length, struct budget_setting *setting);
 
-/* The text form. Always fits in 32 bytes. */
-void budget_setting_format(struct budget_setting setting, char *text, size_t text_bytes);
+/* As text that budget_setting_parse reads back to the same setting. Returns OUT. */
+char *budget_setting_format(const struct budget_setting *setting, char out[BUDGET_SETTING_TEXT_BYTES]);
 
 #endif

@@ -12,23 +12,11 @@
 #include <stdio.h>
 
 #include "core/budget.h"
+#include "core/device_selector.h"
 #include "core/telemetry.h"
 #include "core/util.h"
 
 struct device;
-
-enum device_selector_kind {
-    DEVICE_BY_INDEX,  /* index */
-    DEVICE_BY_UUID,   /* text: "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
-    DEVICE_BY_PCI_ID, /* text: "0000:1b:00.0" */
-};
-
-struct device_selector {
-    const char *driver; /* "cuda" or "emulated" */
-    enum device_selector_kind kind;
-    int index;
-    const char *text;
-};
 
 struct device_options {
     struct budget_setting budget;
@@ -89,6 +77,7 @@ uint64_t device_dirty_bytes(struct device *device);
 
 /* A table of the driver's devices: index, UUID, PCI id, name, memory. For --list-devices. */
 errint_t device_list(const char *driver, FILE *out, char *message, size_t message_bytes);
+
 
 /*
  * Host memory that DMA may read or write. page_locked is false when the driver refused to lock it
