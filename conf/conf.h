@@ -1,9 +1,9 @@
 /*
- * The configuration of the daemon: the command line, the INI file and the table of options that both
- * are read by. A value comes from -o, else from the INI file, else from the table; within each, the
- * later wins. Functions that can fail return 0 or a negative errno and put one line, without a
- * newline, into the caller's message buffer. Nothing here prints, except where a FILE is given.
- * Not thread safe while parsing (getopt); a parsed struct is plain data.
+ * The configuration of the daemon: the command line, the INI file and the table of options that
+ * both are read by. A value comes from -o, else from the INI file, else from the table; within
+ * each, the later wins. Functions that can fail return 0 or a negative errno and put one line,
+ * without a newline, into the caller's message buffer. Nothing here prints, except where a FILE is
+ * given. Not thread safe while parsing (getopt); a parsed struct is plain data.
  */
 #ifndef RESIDENTFS_CONF_CONF_H
 #define RESIDENTFS_CONF_CONF_H
@@ -45,8 +45,8 @@ struct conf {
     bool foreground;               /* -f, or -d */
     bool debug;                    /* -d; log_level is debug then */
     char *config_path;             /* the INI file that was read; NULL when none was */
-    char **mount_options;          /* what mount(8) asked of the kernel, in words that libfuse takes; */
-    size_t mount_options_count;    /* contradictions resolved: the later of "ro,rw" is here, once */
+    char **mount_options; /* what mount(8) asked of the kernel, in words that libfuse takes; */
+    size_t mount_options_count; /* contradictions resolved: the later of "ro,rw" is here, once */
 
     /* [budget] */
     struct budget_setting budget;
@@ -93,8 +93,8 @@ bool conf_allows_other(const struct conf *conf);
 enum log_sink conf_log_sink(const struct conf *conf);
 
 /*
- * The effective options as an INI file: fed back with --config it gives the same values. Owned by the
- * caller; NULL without memory. *LENGTH leaves out the NUL and may be NULL.
+ * The effective options as an INI file: fed back with --config it gives the same values. Owned by
+ * the caller; NULL without memory. *LENGTH leaves out the NUL and may be NULL.
  */
 char *conf_dump_ini(const struct conf *conf, size_t *length);
 

@@ -41,13 +41,14 @@ struct conf_option {
 };
 
 /*
- * Reads TEXT into the field of BASE. On failure returns -EINVAL (or -ENOMEM), leaves the field as it
- * was and writes to MESSAGE what was wrong and what is allowed, such as "not in 0..256".
+ * Reads TEXT into the field of BASE. On failure returns -EINVAL (or -ENOMEM), leaves the field as
+ * it was and writes to MESSAGE what was wrong and what is allowed, such as "not in 0..256".
  */
 errint_t conf_option_set(const struct conf_option *option, void *base, const char *text,
                          char *message, size_t message_bytes);
 
-/* The field of BASE as text that conf_option_set takes back. Owned by the caller; NULL without memory. */
+/* The field of BASE as text that conf_option_set takes back. Owned by the caller; NULL without
+ * memory. */
 char *conf_option_get(const struct conf_option *option, const void *base);
 
 /* What is allowed: "0..256", "off|on", "64KiB..32MiB, a multiple of 4KiB". Returns OUT. */

@@ -3,15 +3,16 @@
 
 #define FIELD(name) offsetof(struct conf, name)
 
-static const char *const cache_choices[] = {
-    [CONF_CACHE_OFF] = "off", [CONF_CACHE_ON] = "on", NULL};
+static const char *const cache_choices[] = {[CONF_CACHE_OFF] = "off", [CONF_CACHE_ON] = "on", NULL};
 static const char *const switch_choices[] = {
     [CONF_SWITCH_AUTO] = "auto", [CONF_SWITCH_ON] = "on", [CONF_SWITCH_OFF] = "off", NULL};
 static const char *const log_choices[] = {
     [CONF_LOG_AUTO] = "auto", [CONF_LOG_STDERR] = "stderr", [CONF_LOG_SYSLOG] = "syslog", NULL};
-static const char *const log_level_choices[] = {
-    [LOG_LEVEL_ERROR] = "error", [LOG_LEVEL_WARNING] = "warning",
-    [LOG_LEVEL_INFO] = "info",   [LOG_LEVEL_DEBUG] = "debug",     NULL};
+static const char *const log_level_choices[] = {[LOG_LEVEL_ERROR] = "error",
+                                                [LOG_LEVEL_WARNING] = "warning",
+                                                [LOG_LEVEL_INFO] = "info",
+                                                [LOG_LEVEL_DEBUG] = "debug",
+                                                NULL};
 
 static const struct conf_option options[] = {
     {

@@ -42,7 +42,8 @@ errint_t budget_setting_parse(const char *text, size_t length, struct budget_set
     return 0;
 }
 
-char *budget_setting_format(const struct budget_setting *setting, char out[BUDGET_SETTING_TEXT_BYTES])
+char *budget_setting_format(const struct budget_setting *setting,
+                            char out[BUDGET_SETTING_TEXT_BYTES])
 {
     switch (setting->kind) {
     case BUDGET_AUTO:

@@ -46,7 +46,7 @@ static bool parse_pci(const char *text, char id[DEVICE_SELECTOR_ID_BYTES])
     static const struct {
         const char *pattern, *before, *after;
     } shapes[] = {
-        {"xxxx:xx:xx.x", "", ""},     {"xxxxxxxx:xx:xx.x", "", ""}, {"xx:xx.x", "0000:", ""},
+        {"xxxx:xx:xx.x", "", ""}, {"xxxxxxxx:xx:xx.x", "", ""}, {"xx:xx.x", "0000:", ""},
         {"xxxx:xx:xx", "", ".0"}, {"xxxxxxxx:xx:xx", "", ".0"}, {"xx:xx", "0000:", ".0"},
     };
 
