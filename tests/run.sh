@@ -96,6 +96,8 @@ conclude() {
     # A second signal, to the process group, must not keep the rest from being cleaned up.
     trap '' HUP INT TERM
     trap - EXIT
+    # A signal may come while a function's output goes to a log.
+    exec >&3 2>&1
     if [ $finished -eq 0 ]; then
         echo "tests/run.sh was cut short (status $status)"
         passed=$((passed + suite_passed))
@@ -199,7 +201,7 @@ in_suite() {
     # prove parts its --exec at blanks, so paths are from the root, which may have some.
     env -C "$root" "$(suite_mark)" TMPDIR="$suite_tmp" DEVICE="$device" \
         RESIDENTFS="$build/residentfs" FSOP="$build/tests/helper/fsop" \
-        FSMODEL="$build/tests/helper/fsmodel" TIMEOUT_FACTOR="$timeout_factor" "$@"
+        FSMODEL="$build/tests/helper/fsmodel" TIMEOUT_FACTOR="$timeout_factor" "$@" 3>&-
 }
 
 # ---- building ----
@@ -363,6 +365,7 @@ run_tsan() {
 scratch=$(mktemp -d /tmp/residentfs-run.XXXXXX)
 # Tests act as other users, too.
 chmod 755 "$scratch"
+exec 3>&1
 trap conclude EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
