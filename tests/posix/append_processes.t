@@ -11,7 +11,9 @@ sees "after a truncate to nothing appends begin at 0" "whole 1000 size 40000" ap
 for i in 1 2 3 4; do
     (for j in {1..200}; do echo "$i $j" >>shell; done) &
 done
-wait $(jobs -p | grep -vx "${daemon_pid:-0}")
+for job in $(jobs -p); do
+    [ "$job" = "$daemon_pid" ] || wait "$job"
+done
 is "echo >> from four shells" "$(sort -u shell | wc -l) $(wc -l <shell)" "800 800"
 
 unmount_fs

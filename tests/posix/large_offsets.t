@@ -9,10 +9,11 @@ sees "a file can be very long and sparse" "1099511627777" open big O_CREAT,O_RDW
 sees "its last byte is there, those before are zero" '\x00x' open big O_RDONLY : pread 0 1099511627775 10
 between "and takes little memory (st_blocks)" "$(fsop stat big blocks)" 1 $((64 << 11))
 sees "8 EiB - 1 long" "$max" open huge O_CREAT,O_RDWR 0644 : ftruncate 0 $max : fstat 0 size
-sees "a read at its end" "0"$'\n''\x00' open huge O_RDONLY : preadcount 0 $max 10 : pread 0 $((max - 1)) 10
-sees "a byte at its end" "z" open huge O_RDWR : pwrite 0 $((max - 1)) z : pread 0 $((max - 1)) 10
-expect_errno "a byte past the greatest offset" EFBIG open huge O_RDWR : pwrite 0 $max z
-sees "a write that would pass it is cut short" "1" open huge O_RDWR : writeonce 0 $((max - 1)) 100 1
+sees "a read at its end" "0"$'\n''\x00' open huge O_RDONLY : preadcount 0 $max 0 : pread 0 $((max - 1)) 1
+sees "a byte at its end" "z" open huge O_RDWR : pwrite 0 $((max - 1)) z : pread 0 $((max - 1)) 1
+expect_errno "a byte past the greatest offset" EINVAL open huge O_RDWR : pwrite 0 $max z
+expect_errno "a write whose end would pass it" EINVAL open huge O_RDWR : writeonce 0 $((max - 1)) 100 1
+expect_errno "a read whose end would pass it" EINVAL open huge O_RDWR : preadcount 0 $((max - 1)) 100
 expect_errno "a negative offset to pwrite" EINVAL open huge O_RDWR : pwrite 0 -1 z
 expect_errno "a negative offset to pread" EINVAL open huge O_RDWR : preadcount 0 -1 1
 expect_errno "a negative length to ftruncate" EINVAL open huge O_RDWR : ftruncate 0 -1

@@ -6,6 +6,7 @@ enter_mount
 chmod 755 .
 echo secret >private && chmod 600 private
 echo shared >public && chmod 644 public
+echo both >writable && chmod 666 writable
 mkdir closed open sticky && chmod 700 closed && chmod 777 open && chmod 1777 sticky
 echo in >closed/file
 
@@ -21,7 +22,7 @@ expect_errno "nor unlink there" EACCES "${u[@]}" unlink public
 expect_errno "nor rename there" EACCES "${u[@]}" rename public open/public
 expect_errno "nor mkdir there" EACCES "${u[@]}" mkdir dir
 expect_errno "nor symlink there" EACCES "${u[@]}" symlink x y
-expect_errno "nor link there" EACCES "${u[@]}" link public hard
+expect_errno "nor link there" EACCES "${u[@]}" link writable hard
 expect_errno "nor pass a closed directory" EACCES "${u[@]}" stat closed/file size
 expect_errno "nor list it" EACCES "${u[@]}" open closed O_RDONLY,O_DIRECTORY
 works "may create where everyone may" "${u[@]}" open open/mine O_CREAT,O_WRONLY 0600

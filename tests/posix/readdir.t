@@ -22,7 +22,8 @@ is "entries carry their type" "$(find . -mindepth 1 -printf '%f %y\n' | sort)" "
 fifo p
 file f
 link l"
-is ". and .. come too" "$(find . -maxdepth 0 -printf x; ls -a | head -n 2 | tr '\n' ' ')" "x. .. "
+# shellcheck disable=SC2012 # ls is what is tested
+is ". and .. come too" "$(ls -a | head -n 2 | tr "\n" " ")" ". .. "
 cd .. || exit 1
 sees "a name created after rewinddir is listed" "same 5" mkdir fresh : open fresh/1 O_CREAT,O_WRONLY 0644 : open fresh/2 O_CREAT,O_WRONLY 0644 : open fresh/3 O_CREAT,O_WRONLY 0644 : seekdir fresh
 expect_errno "fsync of a directory works, writing does not" EBADF open some O_RDONLY,O_DIRECTORY : fsync 0 : write 0 x

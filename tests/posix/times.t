@@ -51,11 +51,11 @@ is "rename within does" "$(changed d rename d/h d/i)" "mtime ctime"
 is "writing to a file in it does not" "$(changed d open d/i O_WRONLY : write 0 x)" ""
 is "a refused create does not" "$(fsop utimens d 1 1 : -open d/i O_CREAT,O_EXCL,O_WRONLY 0644 : stat d mtime | tail -n 1)" "1.000000000"
 
-before=$(date +%s)
+now=$(date +%s)
 touch new
 read -r atime mtime ctime <<<"$(fsop stat new atime mtime ctime)"
 for time in "$atime" "$mtime" "$ctime"; do
-    between "a new file has the time of now" "${time%.*}" $((before - 1)) $((before + 60))
+    between "a new file has the time of now" "${time%.*}" $((now - 1)) $((now + 60))
 done
 sees "times are seen through a hard link and after a new lookup" "77.000000000" link new new2 : utimens new 77 77 : stat new2 mtime
 

@@ -29,6 +29,7 @@ sees "new files never show bytes of deleted ones" "same" \
     : open new O_CREAT,O_RDWR 0644 : pwrite 1 20M x : check 1 0 20M 0
 rm new
 
+rm a
 works "64 MiB" open large O_CREAT,O_RDWR 0644 : fill 0 0 64M 1 : fsync 0
 full=$(fsop stat large blocks)
 between "64 MiB take 64 MiB and at most an eighth more" "$full" $((64 << 11)) $((72 << 11))
@@ -42,7 +43,7 @@ ok "resident bytes are what they were" back_to "$start"
 truncate -s 512M large
 between "truncate up takes no memory" "$(fsop stat large blocks)" 0 $((2 << 11))
 sees "use after truncate up" '\x00x\x00' open large O_RDWR : pwrite 0 300M x : pread 0 314572799 3
-rm large a
+rm large
 ok "all is given back" back_to "$start"
 
 unmount_fs

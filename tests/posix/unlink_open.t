@@ -20,7 +20,8 @@ between "it still takes its memory" "$(resident_bytes)" $((start + (32 << 20))) 
 open=b
 works "a new file of the same name is another file" open $open O_CREAT,O_EXCL,O_WRONLY 0644 : write 0 new
 echo >&7
-ok "the holder ends well" wait $holder
+wait $holder
+is "the holder ends well" $? 0
 exec 7>&-
 is "it read its own bytes" "$(tail -n 1 "$work/said")" same
 is "the new file has its own" "$(cat b)" new
