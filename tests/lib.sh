@@ -189,14 +189,15 @@ expected: ${expected:0:2000}"
 
 # expect_errno NAME ERRNO CALLS…: the last thing that fsop prints is that errno, and it fails.
 expect_errno() {
-    local name=$1 expected=$2 got status
+    local name=$1 expected=$2 got status words
     shift 2
+    words=$*
     got=$("$FSOP" "$@" 2>&1)
     status=$?
     if [ $status -eq 1 ] && [ "${got##*$'\n'}" = "$expected" ]; then
         pass "$name"
     else
-        fail "$name" "fsop ${*:0:300}
+        fail "$name" "fsop ${words:0:300}
 saw:      ${got:0:1000} (status $status)
 expected: $expected"
     fi

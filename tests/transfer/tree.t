@@ -56,7 +56,8 @@ ok "after sed -i, append, mv and rm -r: diff -r" diff -r --exclude fifo "$tree" 
 is "grep -r finds what was edited" "$(grep -rl CORE copy | wc -l)" 500
 if command -v rsync >/dev/null; then
     ok "rsync -aHX in" rsync -aHX "$tree/" synced/
-    is "… is equal" "$(listing synced | diff - <(listing "$tree") | head -n 5)" ""
+    # rsync -H may make hard links after it has set the times of directories.
+    is "… is equal" "$(diff <(listing synced | grep -v ' d ') <(listing "$tree" | grep -v ' d ') | head -n 5)" ""
     is "a second rsync copies nothing" "$(rsync -aHXi "$tree/" synced/)" ""
     rm -r synced
 else
