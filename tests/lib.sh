@@ -48,7 +48,7 @@ mnt=
 daemon_pid=
 daemon_stderr=
 mounts=()       # mount point and process, alternating
-work=$(mktemp -d /tmp/residentfs-test.XXXXXX) || exit 1
+work=$(mktemp -d "${TMPDIR:-/tmp}/residentfs-test.XXXXXX") || exit 1
 chmod 755 "$work"
 
 diag() {
