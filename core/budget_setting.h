@@ -1,6 +1,7 @@
 /*
- * What the user asked the budget to be: `auto`, so many bytes, or a percentage of the device's memory.
- * The option `budget=`, the INI file and writes to .resident/budget all go through the one parser here.
+ * What the user asked the budget to be: `auto`, so many bytes, or a percentage of the device's
+ * memory. The option `budget=`, the INI file and writes to .resident/budget all go through the one
+ * parser here.
  */
 #ifndef RESIDENTFS_CORE_BUDGET_SETTING_H
 #define RESIDENTFS_CORE_BUDGET_SETTING_H
@@ -27,6 +28,7 @@ struct budget_setting {
 errint_t budget_setting_parse(const char *text, size_t length, struct budget_setting *setting);
 
 /* As text that budget_setting_parse reads back to the same setting. Returns OUT. */
-char *budget_setting_format(const struct budget_setting *setting, char out[BUDGET_SETTING_TEXT_BYTES]);
+char *budget_setting_format(const struct budget_setting *setting,
+                            char out[BUDGET_SETTING_TEXT_BYTES]);
 
 #endif

@@ -1,5 +1,6 @@
 /*
- * Which device or devices the user named, as text taken apart; whether they exist is found out later.
+ * Which device or devices the user named, as text taken apart; whether they exist is found out
+ * later.
  */
 #ifndef RESIDENTFS_CORE_DEVICE_SELECTOR_H
 #define RESIDENTFS_CORE_DEVICE_SELECTOR_H
@@ -15,9 +16,9 @@ enum device_select {
     DEVICE_SELECT_ALL,   /* every device; count is set for the emulated driver */
 };
 
-#define DEVICE_SELECTOR_ID_BYTES      48
-#define DEVICE_SELECTOR_MAX_INDEX     1023
-#define DEVICE_SELECTOR_MAX_EMULATED  64
+#define DEVICE_SELECTOR_ID_BYTES     48
+#define DEVICE_SELECTOR_MAX_INDEX    1023
+#define DEVICE_SELECTOR_MAX_EMULATED 64
 
 struct device_selector {
     enum device_driver driver;
@@ -25,11 +26,12 @@ struct device_selector {
     unsigned index;                    /* INDEX only, else 0 */
     unsigned count;                    /* emulated: how many devices to make, at least 1; cuda: 0 */
     char id[DEVICE_SELECTOR_ID_BYTES]; /* UUID and PCI only, else "" */
-    char text[DEVICE_SELECTOR_ID_BYTES + 16]; /* as the user wrote it; what df shows as the source */
+    char
+        text[DEVICE_SELECTOR_ID_BYTES + 16]; /* as the user wrote it; what df shows as the source */
 };
 
 /* The forms that device_selector_parse takes, for messages. */
-#define DEVICE_SELECTOR_FORMS                                                                        \
+#define DEVICE_SELECTOR_FORMS \
     "cuda:0 | cuda:GPU-<uuid> | cuda:<pci bus id> | cuda:all | emulated | emulated:<count>"
 
 /*
