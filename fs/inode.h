@@ -13,7 +13,8 @@
  *   2. directory.lock of one directory (of several only under 1): its entries and its parent
  *   3. inode.mutex: the fields marked (m)
  *   4. a shard of the inode table
- * Locks of core/ are taken with none of these held, or with 2 and 3 where a function says so.
+ * Locks of core/ are taken with none of these held: what a buffer has to say may have to wait for
+ * a copy.
  */
 #ifndef RESIDENTFS_FS_INODE_H
 #define RESIDENTFS_FS_INODE_H
@@ -48,6 +49,10 @@ struct inode {
     struct timespec atime, mtime, ctime, btime; /* (m) */
     struct xattr_list *xattrs;                  /* (m) NULL: none */
 
+    /* (m) The name given last, for ".." and for paths shown to people: the directory and the
+     * cookie of the entry in it. parent_ino is 0 when that name is gone (others may be left). */
+    uint64_t parent_ino, parent_cookie;
+
     union {
         struct buffer *buffer;       /* S_IFREG: always there; owned */
         struct directory *directory; /* S_IFDIR: owned */
@@ -55,10 +60,11 @@ struct inode {
     };
     _Atomic uint32_t writers; /* S_IFREG: descriptions open for writing */
 
-    uint64_t parent_ino; /* for paths in .resident/buffers: the directory of the last name given to
-                            it; 0: unlinked. Under the table's shard lock. */
     struct inode *table_next; /* private to the table */
 };
+
+/* Names of one inode, or subdirectories of one directory. */
+#define INODE_LINKS_MAX 0x7fffffff
 
 /* -- the table --------------------------------------------------------------------------------- */
 
@@ -70,23 +76,29 @@ void inode_table_destroy(struct inode_table *table);
 
 /* Borrowed: NULL when there is none. See the head for how long it lives. */
 struct inode *inode_table_find(struct inode_table *table, uint64_t ino);
+/* With a reference, for callers for whom nothing else keeps it alive; NULL when there is none. */
+struct inode *inode_table_get(struct inode_table *table, uint64_t ino);
 uint64_t inode_table_count(struct inode_table *table);
 
 /*
  * Calls visit for each inode, each held by a reference meanwhile, no lock held. Inodes that come
- * or go during the walk may or may not be seen.
+ * or go during the walk may or may not be seen. -ENOMEM: some were left out.
  */
-void inode_table_walk(struct inode_table *table, void (*visit)(struct inode *inode, void *data),
-                      void *data);
+errint_t inode_table_walk(struct inode_table *table, void (*visit)(struct inode *inode, void *data),
+                          void *data);
 
 /* -- one inode --------------------------------------------------------------------------------- */
 
 /*
- * Makes an inode of the given type with one reference (the caller's) and nlink 0, all four times
- * now, and puts it into the table. Regular files get an empty buffer on DEVICE. NULL and errno.
+ * Makes an inode of the given type with one reference (the caller's) and nlink 0 (a directory: 2),
+ * all four times now, and puts it into the table. Regular files get an empty buffer on DEVICE. A
+ * symlink has a copy of TARGET; else that is NULL. NULL and errno: ENOMEM, EINVAL for a type that
+ * there is not.
  */
 struct inode *inode_create(struct inode_table *table, struct device *device, mode_t mode, uid_t uid,
-                           gid_t gid, dev_t rdev);
+                           gid_t gid, dev_t rdev, const char *target);
+/* The same for the root directory: number INODE_ROOT. Once a table. */
+struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t uid, gid_t gid);
 
 void inode_ref(struct inode *inode, uint64_t count);
 void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);
@@ -95,16 +107,23 @@ void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count)
 void inode_lookup_added(struct inode *inode);
 void inode_forget(struct inode_table *table, struct inode *inode, uint64_t count);
 
-/* Size and blocks come from the buffer; st_blksize is what suits the transport. */
+/*
+ * Size and blocks come from the buffer. st_blksize of regular files is 128 KiB, what cat and cp use
+ * anyway: stdio buffers of 4 KiB would pay for a request to the daemon every 4 KiB.
+ */
 void inode_stat(struct inode *inode, struct stat *st);
 
+/* ATIME only as the mount option relatime has it: if a change came since, or after a day. */
 #define INODE_TOUCH_ATIME 1u
 #define INODE_TOUCH_MTIME 2u
 #define INODE_TOUCH_CTIME 4u
 void inode_touch(struct inode *inode, unsigned int which);
+/* The same with mutex held. */
+void inode_touch_locked(struct inode *inode, unsigned int which);
 
 /* After a write, truncate or chown by someone without CAP_FSETID: clears suid, and sgid if group
- * may execute. */
+ * may execute, and the file's capabilities. Directories are left alone. */
 void inode_drop_privileges(struct inode *inode);
+void inode_drop_privileges_locked(struct inode *inode);
 
 #endif

@@ -32,9 +32,9 @@ struct open_file {
 };
 
 /*
- * fs/namespace.c and fs/attributes.c, fs/xattr.c: registered in the table of operations by
- * namespace_operations(): lookup, forget, forget_multi, getattr, setattr, readlink, mknod, mkdir,
- * unlink, rmdir, symlink, rename, link, opendir, readdir, readdirplus, releasedir, fsyncdir,
+ * fs/namespace.c, rename.c, readdir.c, attributes.c, xattr.c: registered in the table of operations
+ * by namespace_operations(): lookup, forget, forget_multi, getattr, setattr, readlink, mknod,
+ * mkdir, unlink, rmdir, symlink, rename, link, opendir, readdir, readdirplus, releasedir, fsyncdir,
  * statfs, access (not set: default_permissions), the xattr calls.
  */
 void namespace_operations(struct fuse_lowlevel_ops *ops);
@@ -53,13 +53,20 @@ errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *p
                           const char *name, mode_t mode, dev_t rdev, struct inode **out,
                           struct fuse_entry_param *entry);
 
-/* Makes the root directory: fs->root. */
+/* Fills the reply for an inode on which the caller holds a lookup. */
+void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
+                          struct fuse_entry_param *entry);
+
+/* Makes the table of inodes and the root directory: fs->inodes, fs->root, fs->rename_mutex. */
 errint_t namespace_init(struct residentfs *fs);
+/* Destroys what namespace_init made, and every inode left. Also after a failed init. */
 void namespace_finish(struct residentfs *fs);
 
 /*
- * A path of the inode from the mount's root, for people ("/a/b", or "(unlinked)"); control
- * characters and backslashes are escaped. Allocated; NULL when memory is short.
+ * A path of the inode from the mount's root, for people: the name that it was given last ("/a/b").
+ * "(unlinked)" when it has none; "(hard link)" when that name is gone and others are left. Control
+ * characters and backslashes are escaped as in "\x0a". The caller holds a reference of the inode
+ * and no lock. Allocated; NULL when memory is short.
  */
 char *namespace_path(struct residentfs *fs, struct inode *inode);
 
