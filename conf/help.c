@@ -2,6 +2,9 @@
 
 #include "conf/internal.h"
 
+/* Of names and values in the list of options. */
+#define LEFT_COLUMNS 28
+
 static const char usage[] =
     "Usage: residentfs DEVICE MOUNTPOINT [-o OPT[,OPT...]] [-f] [-d] [--config FILE]\n"
     "       residentfs --list-devices | --check-config | --help | --version\n"
@@ -44,16 +47,20 @@ static void print_option(FILE *out, const struct conf_option *option)
 
     conf_option_range(option, range, sizeof(range));
     snprintf(left, sizeof(left), "%s=%s", option->name, option->metavar ? option->metavar : range);
-    fprintf(out, "  %-28s %s%s\n", left, option->help,
-            option->flags & CONF_TEST       ? " (for tests)"
-            : option->flags & CONF_ADVANCED ? " (advanced)"
-                                            : "");
-    fprintf(out, "  %-28s ", "");
+    /* What is too long for the left column has a line of its own. */
+    if (strlen(left) > LEFT_COLUMNS) {
+        fprintf(out, "  %s\n", left);
+        left[0] = '\0';
+    }
+    fprintf(out, "  %-*s %s\n", LEFT_COLUMNS, left, option->help);
+    fprintf(out, "  %-*s ", LEFT_COLUMNS, "");
     if (option->metavar)
         fprintf(out, "%s; ", range);
     fprintf(out, "default %s", default_text);
     if (option->default_text && option->default_note)
         fprintf(out, " (%s)", option->default_note);
+    if (option->flags & (CONF_ADVANCED | CONF_TEST))
+        fprintf(out, "; %s", option->flags & CONF_TEST ? "for tests" : "advanced");
     fputc('\n', out);
 }
 

@@ -43,8 +43,9 @@ struct upload_fence {
     struct device *device;
     struct upload_queue *queue;
     void *event; /* CUevent */
-    uint64_t sequence;
-    uint64_t epoch;
+    struct upload_mark {
+        uint64_t epoch, sequence, bytes, operations;
+    } mark; /* a point in the queue's stream; private to core/ */
     bool pending;
 };
 
@@ -78,9 +79,23 @@ ssize_t buffer_write(struct buffer *buffer, uint64_t offset, const void *bytes, 
 
 /*
  * Reads at most LENGTH bytes; fewer at the end, 0 past it. BYTES should be page-locked (pageable
- * memory works, slower). The data is there when this returns.
+ * memory works, slower). The data is there when this returns. -ENOTRECOVERABLE: to the user that is
+ * EIO; a copy may still write to BYTES, which must be quarantined (pinned_memory_quarantine).
  */
 ssize_t buffer_read(struct buffer *buffer, uint64_t offset, void *bytes, size_t length);
+
+/*
+ * Reads several ranges of one buffer behind one fence. Ranges that touch or overlap are copied
+ * once. Each is clipped at the buffer's end; done[i] is how many bytes range i got. 0 or an error
+ * as of buffer_read (then no range counts as read).
+ */
+struct buffer_range {
+    uint64_t offset;
+    size_t length;
+    void *bytes;
+};
+errint_t buffer_read_ranges(struct buffer *buffer, const struct buffer_range *ranges, size_t count,
+                            size_t *done);
 
 /* Sets the length. Shrinking gives back memory and zeroes the rest of the last block. */
 errint_t buffer_truncate(struct buffer *buffer, uint64_t length);

@@ -78,7 +78,6 @@ uint64_t device_dirty_bytes(struct device *device);
 /* A table of the driver's devices: index, UUID, PCI id, name, memory. For --list-devices. */
 errint_t device_list(const char *driver, FILE *out, char *message, size_t message_bytes);
 
-
 /*
  * Host memory that DMA may read or write. page_locked is false when the driver refused to lock it
  * (then copies are slower but right; the log has said so). Owned by the caller.
