@@ -10,6 +10,7 @@
 
 #include "conf/conf.h"
 #include "core/device.h"
+#include "fs/handle.h"
 #include "fs/inode.h"
 
 struct residentfs {
@@ -20,12 +21,21 @@ struct residentfs {
     struct inode *root;
     uid_t owner_uid; /* who mounted it */
     gid_t owner_gid;
-    struct session *session;          /* fs/session.h */
-    struct fuse_conn_info connection; /* as negotiated; constant after INIT */
+    time_t started;                  /* when it was mounted */
+    struct handle_list open_files;   /* struct open_file */
+    struct handle_list open_virtual; /* struct virtual_file */
+    struct session *session;         /* fs/session.h */
+
+    /* As negotiated; constant after INIT. */
+    struct fuse_conn_info connection;
+    uint64_t max_write_bytes; /* of one request, as library and kernel allow */
+    bool parallel_writes;     /* writes to one file need not wait for each other */
+    bool direct_mmap;         /* a file with cache=off can be mapped */
 };
 
 /* An open regular file; fi->fh points to it. Holds a reference of its inode. */
 struct open_file {
+    struct handle handle;
     struct inode *inode;
     int flags;                     /* as given to open */
     _Atomic uint64_t error_cursor; /* buffer_error_check */
@@ -44,6 +54,8 @@ void namespace_operations(struct fuse_lowlevel_ops *ops);
  * create calls namespace_create.
  */
 void data_operations(struct fuse_lowlevel_ops *ops);
+/* Closes what the kernel has not released. No handler runs any more. */
+void data_finish(struct residentfs *fs);
 
 /*
  * Makes a new file or node NAME in PARENT, as mknod does (errors of mknod(2), negative errno).
@@ -86,5 +98,7 @@ void virtual_write(fuse_req_t req, uint64_t ino, const char *bytes, size_t size,
                    struct fuse_file_info *fi);
 void virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
 void virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t offset, bool plus);
+/* Frees snapshots that the kernel has not released. No handler runs any more. */
+void virtual_finish(struct residentfs *fs);
 
 #endif
