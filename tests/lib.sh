@@ -300,7 +300,7 @@ mount_fs() {
     daemon_pid=$!
     mounts+=("$mnt" "$daemon_pid")
     # shellcheck disable=SC2016 # evaluated by wait_for
-    if ! wait_for '! alive $daemon_pid || { is_mounted "$mnt" && [ -s "$mnt/.resident/version" ]; }' 30 ||
+    if ! wait_for '! alive $daemon_pid || { is_mounted "$mnt" && [ -e "$mnt/.resident/version" ]; }' 30 ||
         ! alive "$daemon_pid"; then
         diag "residentfs $DEVICE did not mount: $(tail -n 5 "$daemon_stderr")"
         return 1
