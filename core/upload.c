@@ -142,17 +142,17 @@ static void queue_quarantine(struct upload_queue *queue, const char *why)
 
 /*
  * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
- * was is unknown, so that all unproven ones count as lost. Returns the errno; *unproven says which
- * of the two it was.
+ * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of the
+ * two it was.
  */
 static errint_t queue_failed(struct upload_queue *queue, CUresult result, const char *call,
                              bool fence_failed, bool *unproven)
 {
     struct device *device = queue->device;
-    errint_t err = device_failure(device, result, call, "an upload stream");
     const char *why = driver_error_name(device->driver, result);
     CUresult proof = result;
 
+    device_failure(device, result, call, "an upload stream");
     if (fence_failed)
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_FENCE, 1);
     if (!device_is_lost(device) && queue->stream)
@@ -168,7 +168,7 @@ static errint_t queue_failed(struct upload_queue *queue, CUresult result, const 
             if (t->submitted > queue->proven.sequence)
                 target_failed(queue, t, why);
     advance_proven(queue, &queue->submitted);
-    return err == -ENOSPC ? -EIO : err;
+    return -EIO;
 }
 
 /* The result of waiting for an event that was recorded at MARK. */
