@@ -185,9 +185,6 @@ errint_t buffer_read_ranges(struct buffer *buffer, const struct buffer_range *ra
     }
     if (err == 0)
         err = readback_run(buffer->device, &buffer->target, pieces, total);
-    /* While an unproven copy may still read it, the memory must not be given to anyone else. */
-    if (err == -ENOTRECOVERABLE)
-        atomic_store(&buffer->target.failed, true);
     pthread_rwlock_unlock(&buffer->lock);
     return err;
 }
