@@ -383,6 +383,7 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     /* What is still on its way to the source, in another stream perhaps, has to be there. */
     upload_queue_fence(source->target.queue, &source->target);
     errint_t err = MIN(usable(source), usable(destination));
+    uint64_t errors = atomic_load(&destination->target.error_count);
     if (err < 0)
         return err;
     while (done < length) {
@@ -414,7 +415,12 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     }
     /* A later write to the source, in another stream perhaps, must not overtake the copy. */
     upload_queue_fence(destination->target.queue, &destination->target);
-    if (usable(destination) < 0)
+    if (atomic_load(&destination->target.failed)) {
+        /* An unproven copy may still read the source: its memory goes to nobody else either. */
+        atomic_store(&source->target.failed, true);
+        return -EIO;
+    }
+    if (usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors)
         return -EIO;
     return done > 0 ? (ssize_t)done : copied;
 }
