@@ -27,6 +27,7 @@ struct upload_queue {
     struct upload_batch batch;
     uint64_t oldest_pending_ns;
     struct upload_target *dirty_targets;
+    uint64_t fence_failures; /* how often a copy failed after it was submitted */
 
     struct staging_block *blocks; /* block_limit of them, block_count in use */
     size_t block_count;
@@ -142,8 +143,8 @@ static void queue_quarantine(struct upload_queue *queue, const char *why)
 
 /*
  * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
- * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of the
- * two it was.
+ * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of
+ * the two it was.
  */
 static errint_t queue_failed(struct upload_queue *queue, CUresult result, const char *call,
                              bool fence_failed, bool *unproven)
@@ -153,8 +154,10 @@ static errint_t queue_failed(struct upload_queue *queue, CUresult result, const 
     CUresult proof = result;
 
     device_failure(device, result, call, "an upload stream");
-    if (fence_failed)
+    if (fence_failed) {
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_FENCE, 1);
+        queue->fence_failures++;
+    }
     if (!device_is_lost(device) && queue->stream)
         proof = device->driver->cuStreamSynchronize(queue->stream);
     *unproven = proof != CUDA_SUCCESS;
@@ -621,12 +624,16 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
     if (err == 0 && target->pending_bytes > 0)
         err = submit_pending(queue);
     if (err == 0) {
+        uint64_t failures = queue->fence_failures;
         CUresult result = submit(queue->stream, data);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
             err = queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
         else
             err = record_and_wait(queue, &unproven);
+        /* A failure is told once: another thread may have met that of these copies. */
+        if (queue->fence_failures != failures && err == 0)
+            err = -EIO;
     }
     pthread_mutex_unlock(&queue->mutex);
     return unproven ? -ENOTRECOVERABLE : err;
