@@ -718,7 +718,8 @@ void upload_fence_finish(struct upload_fence *fence)
 
 bool upload_fence_is_done(struct upload_fence *fence)
 {
-    return !fence->pending || fence->device->driver->cuEventQuery(fence->event) == CUDA_SUCCESS;
+    return !fence->pending ||
+           fence->device->driver->cuEventQuery(fence->event) != CUDA_ERROR_NOT_READY;
 }
 
 errint_t upload_fence_wait(struct upload_fence *fence)
