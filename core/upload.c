@@ -54,6 +54,8 @@ static void target_unlist(struct upload_target *target)
     target->link = NULL;
     target->dirty_bytes = 0;
     target->pending_bytes = 0;
+    target->zeroing_count = 0;
+    target->zeroing_untold = 0;
     atomic_store(&target->dirty, false);
 }
 
@@ -86,6 +88,23 @@ static void target_failed(struct upload_queue *queue, struct upload_target *targ
         log_error("buffer %llu: an upload in [%llu, %llu) is lost (%s); write it again",
                   (unsigned long long)target->id, (unsigned long long)target->dirty_start,
                   (unsigned long long)target->dirty_end, why);
+}
+
+/* Keeps in mind what has to be zeroed again should a copy before its proof fail. */
+static void target_zeroing(struct upload_queue *queue, struct upload_target *target,
+                           CUdeviceptr address, uint64_t length)
+{
+    unsigned int kept = 0;
+
+    for (unsigned int i = 0; i < target->zeroing_count; i++)
+        if (target->zeroing[i].sequence > queue->proven.sequence)
+            target->zeroing[kept++] = target->zeroing[i];
+    target->zeroing_count = kept;
+    if (kept < ARRAY_SIZE(target->zeroing))
+        target->zeroing[target->zeroing_count++] =
+            (struct upload_zeroing){address, length, queue->submitted.sequence};
+    else
+        target->zeroing_untold = queue->submitted.sequence;
 }
 
 static void advance_proven(struct upload_queue *queue, const struct upload_mark *mark)
@@ -142,6 +161,31 @@ static void queue_quarantine(struct upload_queue *queue, const char *why)
 }
 
 /*
+ * A copy failed after its submission, and it may have been any that is unproven. Uploads are lost
+ * and their targets told; memory that was to be zeroed is zeroed again, or its buffer is given up:
+ * what it held before belongs to somebody else. Returns whether that is proven.
+ */
+static bool zero_again(struct upload_queue *queue)
+{
+    const struct driver *driver = queue->device->driver;
+    CUresult result = CUDA_SUCCESS;
+
+    for (struct upload_target *t = queue->dirty_targets; t; t = t->next) {
+        if (t->zeroing_untold > queue->proven.sequence)
+            atomic_store(&t->failed, true);
+        for (unsigned int i = 0; i < t->zeroing_count && result == CUDA_SUCCESS; i++)
+            if (t->zeroing[i].sequence > queue->proven.sequence)
+                result = driver->cuMemsetD8Async(t->zeroing[i].address, 0, t->zeroing[i].length,
+                                                 queue->stream);
+    }
+    if (result == CUDA_SUCCESS)
+        result = driver->cuStreamSynchronize(queue->stream);
+    if (result != CUDA_SUCCESS)
+        device_failure(queue->device, result, "cuMemsetD8Async", "zeroing again");
+    return result == CUDA_SUCCESS;
+}
+
+/*
  * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
  * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of
  * the two it was.
@@ -166,10 +210,16 @@ static errint_t queue_failed(struct upload_queue *queue, CUresult result, const 
         return -EIO;
     }
     telemetry_add(&device->telemetry, TELEMETRY_SYNC_POINTS, 1);
-    if (fence_failed)
+    if (fence_failed) {
+        if (!zero_again(queue)) {
+            *unproven = true;
+            queue_quarantine(queue, why);
+            return -EIO;
+        }
         for (struct upload_target *t = queue->dirty_targets; t; t = t->next)
             if (t->submitted > queue->proven.sequence)
                 target_failed(queue, t, why);
+    }
     advance_proven(queue, &queue->submitted);
     return -EIO;
 }
@@ -524,6 +574,8 @@ errint_t upload_queue_zero(struct upload_queue *queue, struct upload_target *tar
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
             err = queue_failed(queue, result, "cuMemsetD8Async", false, &unproven);
+        else
+            target_zeroing(queue, target, address, length);
     }
     pthread_mutex_unlock(&queue->mutex);
     if (err == 0)
