@@ -365,7 +365,8 @@ static struct staging_block *block_oldest(struct upload_queue *queue)
 
 /*
  * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
- * new one, or, at the limit, the oldest once it is complete.
+ * new one, or, at the limit, the oldest once it is complete. 0 although there is no room yet: a
+ * fence failed, which others were told; to be called again when the queue is ready.
  */
 static errint_t next_block(struct upload_queue *queue)
 {
@@ -378,8 +379,10 @@ static errint_t next_block(struct upload_queue *queue)
     if (queue->active && queue->active->mark.sequence > queue->proven.sequence) {
         queue->active->mark = queue->submitted;
         result = driver->cuEventRecord(queue->active->event, queue->stream);
-        if (result != CUDA_SUCCESS)
-            return queue_failed(queue, result, "cuEventRecord", false, &unproven);
+        if (result != CUDA_SUCCESS) {
+            queue_failed(queue, result, "cuEventRecord", false, &unproven);
+            return 0;
+        }
     }
     block = block_oldest(queue);
     if (block && block->mark.sequence > queue->proven.sequence &&
@@ -397,7 +400,7 @@ static errint_t next_block(struct upload_queue *queue)
         err =
             event_waited(queue, &block->mark, driver->cuEventSynchronize(block->event), &unproven);
         if (err < 0)
-            return err;
+            return 0;
     }
     queue->active = block;
     upload_batch_set_staging(&queue->batch, block->memory.bytes, 0, block->memory.length);
@@ -462,6 +465,16 @@ static errint_t queue_ready(struct upload_queue *queue)
     return queue->stream ? 0 : -EIO;
 }
 
+/*
+ * Submits what was gathered, so that something of TARGET can come after it. Failures of uploads are
+ * told to those who wrote them and keep nobody else from going on.
+ */
+static errint_t make_way(struct upload_queue *queue, struct upload_target *target)
+{
+    submit_pending(queue);
+    return atomic_load(&target->failed) ? -EIO : queue_ready(queue);
+}
+
 errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *target,
                              struct upload_place place, const void *bytes, size_t length)
 {
@@ -474,7 +487,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         size_t room = upload_batch_room(&queue->batch);
         /* A small write is not cut in two for the sake of the end of a block. */
         if (room == 0 || (room < length && length <= queue->block_bytes / 8)) {
-            err = submit_pending(queue);
+            err = make_way(queue, target);
             if (err == 0)
                 err = next_block(queue);
             continue;
@@ -484,7 +497,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         if (queue->batch.count == 0)
             queue->oldest_pending_ns = monotonic_ns();
         if (!upload_batch_add(&queue->batch, target, place.extent_id, place.address, from, part)) {
-            err = submit_pending(queue);
+            err = make_way(queue, target);
             continue;
         }
         target_list(queue, target, place.offset, part);
@@ -498,7 +511,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         (queue->device->options.flush_interval_ms == 0 ||
          queue->batch.base + queue->batch.used - queue->batch.intervals[0].bytes >=
              (ptrdiff_t)SUBMIT_BYTES))
-        err = submit_pending(queue);
+        submit_pending(queue); /* the bytes were accepted: a failure is a deferred one */
     telemetry_add(&queue->device->telemetry, TELEMETRY_UPLOAD_REQUESTS, 1);
     pthread_mutex_unlock(&queue->mutex);
     if (wake)
@@ -525,7 +538,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err < 0)
         goto unlock;
     struct upload_mark before = queue->submitted;
@@ -567,7 +580,7 @@ errint_t upload_queue_zero(struct upload_queue *queue, struct upload_target *tar
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err == 0) {
         CUresult result = queue->device->driver->cuMemsetD8Async(address, 0, length, queue->stream);
         target_list(queue, target, 0, 0);
@@ -593,7 +606,7 @@ errint_t upload_queue_copy(struct upload_queue *queue, struct upload_target *tar
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err == 0) {
         CUresult result =
             queue->device->driver->cuMemcpyDtoDAsync(destination, source, length, queue->stream);
@@ -675,9 +688,13 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
     bool unproven = false;
 
     pthread_mutex_lock(&queue->mutex);
+    uint64_t errors = atomic_load(&target->error_count);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
+    /* A read shows every write that returned before it, or is an error. */
+    if (atomic_load(&target->error_count) != errors)
+        err = -EIO;
     if (err == 0) {
         uint64_t failures = queue->fence_failures;
         CUresult result = submit(queue->stream, data);
