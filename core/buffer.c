@@ -94,6 +94,13 @@ static ssize_t write_growing(struct buffer *buffer, uint64_t offset, const void 
     ssize_t done = upload(buffer, offset, bytes, (size_t)covered, fence);
     if (done > 0 && offset + (uint64_t)done > atomic_load(&buffer->length_bytes))
         atomic_store(&buffer->length_bytes, offset + (uint64_t)done);
+    if (done < covered) {
+        /* What was uploaded beyond what is reported must not show when the buffer gets longer. */
+        uint64_t end = atomic_load(&buffer->length_bytes);
+        upload_queue_fence(buffer->target.queue, &buffer->target);
+        if (end < offset + (uint64_t)covered && usable(buffer) == 0)
+            buffer_layout_punch(buffer, MAX(end, offset), offset + (uint64_t)covered);
+    }
     return done;
 }
 
