@@ -385,9 +385,15 @@ static errint_t next_block(struct upload_queue *queue)
         }
     }
     block = block_oldest(queue);
-    if (block && block->mark.sequence > queue->proven.sequence &&
-        driver->cuEventQuery(block->event) == CUDA_SUCCESS)
-        advance_proven(queue, &block->mark);
+    if (block && block->mark.sequence > queue->proven.sequence) {
+        result = driver->cuEventQuery(block->event);
+        if (result == CUDA_SUCCESS) {
+            advance_proven(queue, &block->mark);
+        } else if (result != CUDA_ERROR_NOT_READY) {
+            queue_failed(queue, result, "cuEventQuery", true, &unproven);
+            return 0;
+        }
+    }
     if (!block || block->mark.sequence > queue->proven.sequence) {
         if (queue->block_count < queue->block_limit)
             err = block_create(queue, &block);
@@ -787,8 +793,18 @@ void upload_fence_finish(struct upload_fence *fence)
 
 bool upload_fence_is_done(struct upload_fence *fence)
 {
-    return !fence->pending ||
-           fence->device->driver->cuEventQuery(fence->event) != CUDA_ERROR_NOT_READY;
+    bool unproven;
+
+    if (!fence->pending)
+        return true;
+    CUresult result = fence->device->driver->cuEventQuery(fence->event);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        /* The driver tells a failure once: nobody else would hear of it. */
+        pthread_mutex_lock(&fence->queue->mutex);
+        event_waited(fence->queue, &fence->mark, result, &unproven);
+        pthread_mutex_unlock(&fence->queue->mutex);
+    }
+    return result != CUDA_ERROR_NOT_READY;
 }
 
 errint_t upload_fence_wait(struct upload_fence *fence)
