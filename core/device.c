@@ -420,6 +420,7 @@ static void mark_lost(struct device *device, const char *name, const char *call)
                   device->identity.name, device->identity.uuid, name, call);
 }
 
+/* To who reads or writes, the driver has no memory or has failed; his arguments are not wrong. */
 errint_t device_failure(struct device *device, CUresult result, const char *call, const char *what)
 {
     const char *name = driver_error_name(device->driver, result);
@@ -432,7 +433,7 @@ errint_t device_failure(struct device *device, CUresult result, const char *call
                     device->identity.uuid, name, what);
     else
         log_error("%s: %s failed for %s: %s", device->identity.uuid, call, what, name);
-    return err;
+    return err == -ENOSPC ? -ENOSPC : -EIO;
 }
 
 /* -- flushing ---------------------------------------------------------------------------------- */

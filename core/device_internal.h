@@ -67,7 +67,7 @@ struct device {
 
 /*
  * Every failed driver call is reported here once: logs it, counts it, and marks the device lost if
- * the result is sticky. CALL is the entry point, WHAT the thing it was for. Returns the errno.
+ * the result is sticky. CALL is the entry point, WHAT the thing it was for. -ENOSPC or -EIO.
  */
 errint_t device_failure(struct device *device, CUresult result, const char *call, const char *what);
 
