@@ -71,6 +71,17 @@ release_budget:
     return err;
 }
 
+/* What could not be given back stays in the budget, unless the device is lost: then it is gone. */
+static void chunk_stuck(struct device *device, struct chunk *chunk, CUresult result,
+                        const char *call)
+{
+    device_failure(device, result, call, "a chunk");
+    if (device_is_lost(device))
+        budget_release(&device->budget, chunk->length);
+    else
+        chunk_quarantine(device, chunk);
+}
+
 void chunk_destroy(struct device *device, struct chunk *chunk)
 {
     const struct driver *driver = device->driver;
@@ -83,8 +94,7 @@ void chunk_destroy(struct device *device, struct chunk *chunk)
     }
     result = driver->cuMemUnmap(chunk->address, chunk->length);
     if (result != CUDA_SUCCESS) {
-        device_failure(device, result, "cuMemUnmap", "a chunk");
-        chunk_quarantine(device, chunk);
+        chunk_stuck(device, chunk, result, "cuMemUnmap");
         return;
     }
     result = driver->cuMemAddressFree(chunk->address, chunk->length);
@@ -92,8 +102,7 @@ void chunk_destroy(struct device *device, struct chunk *chunk)
         device_failure(device, result, "cuMemAddressFree", "device addresses");
     result = driver->cuMemRelease(chunk->handle);
     if (result != CUDA_SUCCESS) {
-        device_failure(device, result, "cuMemRelease", "a chunk");
-        chunk_quarantine(device, chunk);
+        chunk_stuck(device, chunk, result, "cuMemRelease");
         return;
     }
     budget_release(&device->budget, chunk->length);
