@@ -20,9 +20,9 @@ static const char *const entries[] = {
 };
 
 #define ENTRIES       ARRAY_SIZE(entries)
-#define FILE_BYTES    (8 * MIB)
+#define FILE_BYTES    (6 * MIB)
 #define CASE_SECONDS  30
-#define DEFAULT_CALLS 8
+#define DEFAULT_CALLS 5
 
 /* Written by the case's process. */
 static uint64_t *calls;
