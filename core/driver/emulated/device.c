@@ -93,12 +93,12 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     int used = 0;
     size_t length = strlen(id);
     bool parsed =
-        (sscanf(id, "%x:%x:%x.%x%n", &domain, &bus, &slot, &function, &used) == 4 &&
+        (sscanf(id, "%4x:%2x:%2x.%1x%n", &domain, &bus, &slot, &function, &used) == 4 &&
          (size_t)used == length) ||
-        (sscanf(id, "%x:%x:%x%n", &domain, &bus, &slot, &used) == 3 && (size_t)used == length);
+        (sscanf(id, "%4x:%2x:%2x%n", &domain, &bus, &slot, &used) == 3 && (size_t)used == length);
     if (!parsed) {
         domain = function = 0;
-        parsed = (sscanf(id, "%x:%x.%x%n", &bus, &slot, &function, &used) == 3 &&
+        parsed = (sscanf(id, "%2x:%2x.%1x%n", &bus, &slot, &function, &used) == 3 &&
                   (size_t)used == length);
     }
     if (!parsed || domain || slot || function || bus < FIRST_PCI_BUS ||
