@@ -33,6 +33,9 @@ void *worker_reply_bytes(struct worker *worker, size_t *capacity);
 /* init: what is asked of the kernel, and recorded in struct residentfs. */
 void session_operations(struct fuse_lowlevel_ops *ops);
 
+/* Called by it. */
+void session_init_answered(struct session *session);
+
 /* Of a mounted FUSE: borrowed until session_destroy. NULL: no memory or descriptors. */
 struct session *session_create(struct residentfs *fs, struct fuse_session *fuse);
 
