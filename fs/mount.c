@@ -158,7 +158,8 @@ errint_t mount_check(const char *mountpoint, char **resolved, char *message, siz
 
 /* -- libfuse's messages ------------------------------------------------------------------------ */
 
-static void on_fuse_log(enum fuse_log_level level, const char *format, va_list args)
+static __attribute__((format(printf, 2, 0))) void on_fuse_log(enum fuse_log_level level,
+                                                              const char *format, va_list args)
 {
     char text[MESSAGE_BYTES];
     size_t length;
