@@ -387,8 +387,10 @@ static errint_t remove_name(struct residentfs *fs, struct inode *parent, const c
         namespace_parent_changed(parent, 0);
     }
     pthread_rwlock_unlock(&parent->directory->lock);
-    if (inode)
+    if (unrefs > 0) {
+        inode_unlinked(inode);
         inode_unref(fs->inodes, inode, unrefs);
+    }
     return error;
 }
 
