@@ -57,7 +57,7 @@ errint_t namespace_retire_directory(struct inode *inode)
     errint_t error = 0;
 
     pthread_rwlock_wrlock(&directory->lock);
-    if (directory->count)
+    if (directory_count(directory))
         error = -ENOTEMPTY;
     else
         directory->removed = true;
