@@ -50,7 +50,7 @@ mnt=
 daemon_pid=
 daemon_stderr=
 mounts=()       # mount point and process, alternating
-work=$(mktemp -d /tmp/residentfs-test.XXXXXX) || exit 1
+work=$(mktemp -d "${TMPDIR:-/tmp}/residentfs-test.XXXXXX") || exit 1
 chmod 755 "$work"
 
 diag() {
@@ -303,7 +303,7 @@ mount_fs() {
     mounts+=("$mnt" "$daemon_pid")
     echo "$daemon_pid" >>"$work/daemons"
     # shellcheck disable=SC2016 # evaluated by wait_for
-    if ! wait_for '! alive $daemon_pid || { is_mounted "$mnt" && [ -s "$mnt/.resident/version" ]; }' 30 ||
+    if ! wait_for '! alive $daemon_pid || { is_mounted "$mnt" && [ -e "$mnt/.resident/version" ]; }' 30 ||
         ! alive "$daemon_pid"; then
         diag "residentfs $DEVICE did not mount: $(tail -n 5 "$daemon_stderr")"
         return 1

@@ -1,0 +1,453 @@
+/*
+ * Handlers of open regular files. Bytes go between the worker's page-locked memory and the inode's
+ * buffer; no lock is held meanwhile. A handler answers exactly once.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "fs/residentfs.h"
+#include "fs/session.h"
+
+#define COPY_LENGTH_MAX ((size_t)UINT32_MAX & ~(size_t)4095)
+#define DAY_SECONDS     86400
+
+static struct residentfs *fs_of(fuse_req_t req)
+{
+    return fuse_req_userdata(req);
+}
+
+static struct open_file *open_file_of(const struct fuse_file_info *fi)
+{
+    return (struct open_file *)(uintptr_t)fi->fh;
+}
+
+static struct telemetry *telemetry_of(const struct residentfs *fs)
+{
+    return device_telemetry(fs->device);
+}
+
+static bool is_for_writing(int flags)
+{
+    return (flags & O_ACCMODE) != O_RDONLY;
+}
+
+/* -- open and close ---------------------------------------------------------------------------- */
+
+static struct open_file *open_file_create(struct residentfs *fs, struct inode *inode, int flags)
+{
+    struct open_file *file = calloc(1, sizeof(*file));
+
+    if (!file)
+        return NULL;
+    inode_ref(inode, 1);
+    file->inode = inode;
+    file->flags = flags;
+    file->error_cursor = buffer_error_sample(inode->buffer);
+    if (is_for_writing(flags))
+        inode->writers++;
+    handle_list_add(&fs->open_files, &file->handle);
+    return file;
+}
+
+static void open_file_destroy(struct residentfs *fs, struct open_file *file)
+{
+    struct inode *inode = file->inode;
+
+    handle_list_remove(&fs->open_files, &file->handle);
+    if (is_for_writing(file->flags) && atomic_fetch_sub(&inode->writers, 1) == 1)
+        buffer_trim(inode->buffer);
+    inode_unref(fs->inodes, inode, 1);
+    free(file);
+}
+
+void data_finish(struct residentfs *fs)
+{
+    while (fs->open_files.first)
+        open_file_destroy(fs, (struct open_file *)fs->open_files.first);
+}
+
+static void fill_file_info(const struct residentfs *fs, struct open_file *file,
+                           struct fuse_file_info *fi)
+{
+    bool cached = fs->conf->cache == CONF_CACHE_ON;
+
+    fi->fh = (uintptr_t)file;
+    fi->direct_io = !cached;
+    fi->keep_cache = cached;
+#ifdef HAVE_FUSE_PARALLEL_DIRECT_WRITES
+    fi->parallel_direct_writes = !cached;
+#endif
+}
+
+/* Whoever may write but lacks CAP_FSETID takes set-user-ID and set-group-ID away by it. */
+static void changed_by(struct inode *inode, fuse_req_t req)
+{
+    if (fuse_req_ctx(req)->uid != 0)
+        inode_drop_privileges(inode);
+    inode_touch(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+}
+
+static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
+                        struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct inode *parent, *inode;
+    struct fuse_entry_param entry = {0};
+    struct open_file *file;
+    errint_t error;
+
+    if (virtual_is(parent_ino)) {
+        fuse_reply_err(req, EPERM);
+        return;
+    }
+    if (virtual_lookup(parent_ino, name) != 0) {
+        fuse_reply_err(req, EEXIST);
+        return;
+    }
+    parent = inode_table_find(fs->inodes, parent_ino);
+    if (!parent) {
+        fuse_reply_err(req, ESTALE);
+        return;
+    }
+    error = namespace_create(fs, req, parent, name, S_IFREG | (mode & 07777), 0, &inode, &entry);
+    if (error < 0) {
+        fuse_reply_err(req, -error);
+        return;
+    }
+    file = open_file_create(fs, inode, fi->flags);
+    if (!file) {
+        inode_forget(fs->inodes, inode, 1);
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    fill_file_info(fs, file, fi);
+    if (fuse_reply_create(req, &entry, fi) < 0) {
+        /* The caller was interrupted: the kernel knows of neither. */
+        open_file_destroy(fs, file);
+        inode_forget(fs->inodes, inode, 1);
+    }
+}
+
+static void data_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct inode *inode;
+    struct open_file *file;
+
+    if (virtual_is(ino)) {
+        virtual_open(req, ino, fi);
+        return;
+    }
+    inode = inode_table_find(fs->inodes, ino);
+    if (!inode || inode->type != S_IFREG) {
+        fuse_reply_err(req, inode ? ENXIO : ESTALE);
+        return;
+    }
+    if (fi->flags & O_TRUNC) {
+        errint_t error = buffer_truncate(inode->buffer, 0);
+
+        if (error < 0) {
+            fuse_reply_err(req, -error);
+            return;
+        }
+        changed_by(inode, req);
+    }
+    file = open_file_create(fs, inode, fi->flags);
+    if (!file) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    fill_file_info(fs, file, fi);
+    if (fuse_reply_open(req, fi) < 0)
+        open_file_destroy(fs, file);
+}
+
+static void data_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    if (virtual_is(ino)) {
+        virtual_release(req, ino, fi);
+        return;
+    }
+    open_file_destroy(fs_of(req), open_file_of(fi));
+    fuse_reply_err(req, 0);
+}
+
+/* -- reading ----------------------------------------------------------------------------------- */
+
+static bool is_before(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
+}
+
+/* As relatime does: FUSE is not told how it is mounted. */
+static void accessed(struct inode *inode)
+{
+    struct timespec now;
+    bool stale;
+
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    pthread_mutex_lock(&inode->mutex);
+    stale = !is_before(&inode->mtime, &inode->atime) || !is_before(&inode->ctime, &inode->atime) ||
+            now.tv_sec - inode->atime.tv_sec >= DAY_SECONDS;
+    pthread_mutex_unlock(&inode->mutex);
+    if (stale)
+        inode_touch(inode, INODE_TOUCH_ATIME);
+}
+
+static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
+                      struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct worker *worker = worker_current();
+    struct inode *inode;
+    cleanup_free char *own = NULL;
+    char *bytes = NULL;
+    size_t capacity = 0;
+    uint64_t began_ns = monotonic_ns();
+    ssize_t length;
+
+    if (virtual_is(ino)) {
+        virtual_read(req, ino, size, offset, fi);
+        return;
+    }
+    inode = open_file_of(fi)->inode;
+    if (worker)
+        bytes = worker_reply_bytes(worker, &capacity);
+    if (size > capacity) {
+        /* The kernel asks for no more than it negotiated; a short answer would mean the end. */
+        bytes = own = malloc(size);
+        if (!bytes) {
+            fuse_reply_err(req, ENOMEM);
+            return;
+        }
+    }
+    length = buffer_read(inode->buffer, (uint64_t)offset, bytes, size);
+    if (length < 0) {
+        fuse_reply_err(req, (int)-length);
+        return;
+    }
+    if (length > 0)
+        accessed(inode);
+    telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
+    fuse_reply_buf(req, bytes, (size_t)length);
+}
+
+static void data_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
+                       struct fuse_file_info *fi)
+{
+    struct buffer *buffer;
+    int64_t found;
+
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    buffer = open_file_of(fi)->inode->buffer;
+    if (offset < 0)
+        found = -ENXIO;
+    else if (whence == SEEK_DATA)
+        found = buffer_seek_data(buffer, (uint64_t)offset);
+    else if (whence == SEEK_HOLE)
+        found = buffer_seek_hole(buffer, (uint64_t)offset);
+    else
+        found = -EINVAL;
+    if (found < 0)
+        fuse_reply_err(req, (int)-found);
+    else
+        fuse_reply_lseek(req, found);
+}
+
+/* -- writing ----------------------------------------------------------------------------------- */
+
+/* An upload that failed after its write returned: once for each open file. */
+static errint_t take_deferred_error(struct open_file *file)
+{
+    uint64_t before = file->error_cursor, after = before;
+    errint_t error = buffer_error_check(file->inode->buffer, &after);
+
+    if (after != before && !atomic_compare_exchange_strong(&file->error_cursor, &before, after))
+        return 0; /* another call on this file reports it */
+    return error;
+}
+
+static errint_t flush(struct open_file *file)
+{
+    errint_t now = buffer_flush(file->inode->buffer);
+    errint_t deferred = take_deferred_error(file); /* a failure now is also one of these */
+
+    return deferred < 0 ? deferred : now;
+}
+
+static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t size, off_t offset,
+                       struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct open_file *file;
+    struct upload_fence *fence = NULL;
+    uint64_t began_ns = monotonic_ns();
+    errint_t error;
+    ssize_t length;
+
+    if (virtual_is(ino)) {
+        virtual_write(req, ino, bytes, size, offset, fi);
+        return;
+    }
+    file = open_file_of(fi);
+    error = take_deferred_error(file);
+    if (error < 0) {
+        fuse_reply_err(req, -error);
+        return;
+    }
+    if (size >= device_direct_threshold_bytes(fs->device))
+        fence = worker_receive_fence(worker_current());
+    length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);
+    if (length < 0) {
+        fuse_reply_err(req, (int)-length);
+        return;
+    }
+    if (length > 0 && !fi->writepage)
+        changed_by(file->inode, req);
+    else if (length > 0) /* out of a mapping: the kernel does not say whose */
+        inode_touch(file->inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+    if (fi->flags & O_DSYNC) { /* O_SYNC includes it */
+        error = flush(file);
+        if (error < 0) {
+            fuse_reply_err(req, -error);
+            return;
+        }
+    }
+    telemetry_observe_ns(telemetry_of(fs), TELEMETRY_WRITE_SECONDS, monotonic_ns() - began_ns);
+    fuse_reply_write(req, (size_t)length);
+}
+
+static void data_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    if (virtual_is(ino))
+        fuse_reply_err(req, 0);
+    else
+        fuse_reply_err(req, -flush(open_file_of(fi)));
+}
+
+static void data_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    uint64_t began_ns = monotonic_ns();
+    errint_t error;
+
+    (void)datasync; /* there is no other storage for the rest */
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, 0);
+        return;
+    }
+    error = flush(open_file_of(fi));
+    telemetry_observe_ns(telemetry_of(fs_of(req)), TELEMETRY_FSYNC_SECONDS,
+                         monotonic_ns() - began_ns);
+    fuse_reply_err(req, -error);
+}
+
+/* -- space ------------------------------------------------------------------------------------- */
+
+/* Memory is made sure of before anything is lost. */
+static errint_t zero_range(struct buffer *buffer, uint64_t offset, uint64_t length,
+                           bool keep_length)
+{
+    errint_t error = buffer_allocate(buffer, offset, length, keep_length);
+
+    if (error == 0)
+        error = buffer_punch(buffer, offset, length);
+    if (error == 0)
+        error = buffer_allocate(buffer, offset, length, keep_length);
+    return error;
+}
+
+static errint_t allocate(struct buffer *buffer, int mode, uint64_t offset, uint64_t length)
+{
+    switch (mode) {
+    case 0:
+    case FALLOC_FL_KEEP_SIZE:
+        return buffer_allocate(buffer, offset, length, mode == FALLOC_FL_KEEP_SIZE);
+    case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE:
+        return buffer_punch(buffer, offset, length);
+    case FALLOC_FL_ZERO_RANGE:
+    case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE:
+        return zero_range(buffer, offset, length, (mode & FALLOC_FL_KEEP_SIZE) != 0);
+    default:
+        return -EOPNOTSUPP;
+    }
+}
+
+static void data_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offset, off_t length,
+                           struct fuse_file_info *fi)
+{
+    struct inode *inode;
+    errint_t error;
+
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, EOPNOTSUPP);
+        return;
+    }
+    if (offset < 0 || length <= 0) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    if (offset > INT64_MAX - length) {
+        fuse_reply_err(req, EFBIG);
+        return;
+    }
+    inode = open_file_of(fi)->inode;
+    error = allocate(inode->buffer, mode, (uint64_t)offset, (uint64_t)length);
+    if (error == 0)
+        changed_by(inode, req);
+    fuse_reply_err(req, -error);
+}
+
+static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset_in,
+                                 struct fuse_file_info *fi_in, fuse_ino_t ino_out, off_t offset_out,
+                                 struct fuse_file_info *fi_out, size_t length, int flags)
+{
+    struct inode *source, *destination;
+    ssize_t copied;
+
+    /* The kernel then copies through user space by itself. */
+    if (virtual_is(ino_in) || virtual_is(ino_out)) {
+        fuse_reply_err(req, EOPNOTSUPP);
+        return;
+    }
+    if (flags != 0 || offset_in < 0 || offset_out < 0) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    source = open_file_of(fi_in)->inode;
+    destination = open_file_of(fi_out)->inode;
+    if (buffer_device(source->buffer) != buffer_device(destination->buffer)) {
+        fuse_reply_err(req, EXDEV);
+        return;
+    }
+    copied = buffer_copy(source->buffer, (uint64_t)offset_in, destination->buffer,
+                         (uint64_t)offset_out, MIN(length, COPY_LENGTH_MAX));
+    if (copied < 0) {
+        fuse_reply_err(req, (int)-copied);
+        return;
+    }
+    if (copied > 0) {
+        accessed(source);
+        changed_by(destination, req);
+    }
+    fuse_reply_write(req, (size_t)copied);
+}
+
+void data_operations(struct fuse_lowlevel_ops *ops)
+{
+    ops->create = data_create;
+    ops->open = data_open;
+    ops->read = data_read;
+    ops->write = data_write;
+    ops->flush = data_flush;
+    ops->release = data_release;
+    ops->fsync = data_fsync;
+    ops->fallocate = data_fallocate;
+    ops->lseek = data_lseek;
+    ops->copy_file_range = data_copy_file_range;
+}

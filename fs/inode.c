@@ -1,0 +1,399 @@
+#include "fs/inode.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "fs/directory.h"
+#include "fs/xattr_list.h"
+
+#define TABLE_SHARDS            64
+#define TABLE_SHARD_BITS        6
+#define SHARD_BUCKETS_MIN       16
+
+#define INODE_FILE_BLOCK_BYTES  (128 * KIB)
+#define INODE_OTHER_BLOCK_BYTES (4 * KIB)
+#define INODE_ENTRY_BYTES       32 /* what st_size of a directory counts for each entry */
+#define RELATIME_SECONDS        (24 * 60 * 60)
+
+/* lock covers the rest. A shard is on cache lines of its own. */
+struct table_shard {
+    _Alignas(CACHE_LINE_BYTES) pthread_rwlock_t lock;
+    struct inode **buckets;
+    size_t buckets_count; /* a power of two, or 0 */
+    size_t count;
+};
+
+struct inode_table {
+    struct table_shard shards[TABLE_SHARDS];
+    _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t next_ino;
+};
+
+/* -- the table --------------------------------------------------------------------------------- */
+
+static struct table_shard *shard_of(struct inode_table *table, uint64_t ino)
+{
+    return &table->shards[ino % TABLE_SHARDS];
+}
+
+/* Numbers are given in sequence, so they need no mixing to spread. */
+static struct inode **bucket_of(const struct table_shard *shard, uint64_t ino)
+{
+    return &shard->buckets[(ino >> TABLE_SHARD_BITS) & (shard->buckets_count - 1)];
+}
+
+struct inode_table *inode_table_create(void)
+{
+    struct inode_table *table = aligned_alloc(CACHE_LINE_BYTES, sizeof(*table));
+    if (!table)
+        return NULL;
+    memset(table, 0, sizeof(*table));
+    for (size_t i = 0; i < TABLE_SHARDS; i++)
+        pthread_rwlock_init(&table->shards[i].lock, NULL);
+    table->next_ino = INODE_FIRST_FREE;
+    return table;
+}
+
+static void destroy_inode(struct inode *inode)
+{
+    if (S_ISREG(inode->type))
+        buffer_destroy(inode->buffer);
+    else if (S_ISDIR(inode->type))
+        directory_destroy(inode->directory);
+    else if (S_ISLNK(inode->type))
+        free(inode->target);
+    xattr_list_destroy(inode->xattrs);
+    pthread_mutex_destroy(&inode->mutex);
+    free(inode);
+}
+
+void inode_table_destroy(struct inode_table *table)
+{
+    if (!table)
+        return;
+    for (size_t i = 0; i < TABLE_SHARDS; i++) {
+        struct table_shard *shard = &table->shards[i];
+        for (size_t bucket = 0; bucket < shard->buckets_count; bucket++) {
+            struct inode *next;
+            for (struct inode *inode = shard->buckets[bucket]; inode; inode = next) {
+                next = inode->table_next;
+                destroy_inode(inode);
+            }
+        }
+        free(shard->buckets);
+        pthread_rwlock_destroy(&shard->lock);
+    }
+    free(table);
+}
+
+static struct inode *find_in_shard(const struct table_shard *shard, uint64_t ino)
+{
+    if (!shard->buckets_count)
+        return NULL;
+    struct inode *inode = *bucket_of(shard, ino);
+    while (inode && inode->ino != ino)
+        inode = inode->table_next;
+    return inode;
+}
+
+struct inode *inode_table_find(struct inode_table *table, uint64_t ino)
+{
+    struct table_shard *shard = shard_of(table, ino);
+    pthread_rwlock_rdlock(&shard->lock);
+    struct inode *inode = find_in_shard(shard, ino);
+    pthread_rwlock_unlock(&shard->lock);
+    return inode;
+}
+
+/* False when it is on its way out: references are not brought back from 0. */
+static bool ref_unless_dying(struct inode *inode)
+{
+    uint64_t refs = atomic_load_explicit(&inode->refs, memory_order_relaxed);
+    while (refs && !atomic_compare_exchange_weak(&inode->refs, &refs, refs + 1))
+        ;
+    return refs != 0;
+}
+
+struct inode *inode_table_get(struct inode_table *table, uint64_t ino)
+{
+    struct table_shard *shard = shard_of(table, ino);
+    pthread_rwlock_rdlock(&shard->lock);
+    struct inode *inode = find_in_shard(shard, ino);
+    if (inode && !ref_unless_dying(inode))
+        inode = NULL;
+    pthread_rwlock_unlock(&shard->lock);
+    return inode;
+}
+
+uint64_t inode_table_count(struct inode_table *table)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < TABLE_SHARDS; i++) {
+        pthread_rwlock_rdlock(&table->shards[i].lock);
+        count += table->shards[i].count;
+        pthread_rwlock_unlock(&table->shards[i].lock);
+    }
+    return count;
+}
+
+/* Without memory a shard keeps the buckets that it has. */
+static errint_t grow_shard(struct table_shard *shard)
+{
+    size_t count = MAX(2 * shard->buckets_count, (size_t)SHARD_BUCKETS_MIN);
+    struct inode **buckets = calloc(count, sizeof(*buckets));
+    if (!buckets)
+        return shard->buckets_count ? 0 : -ENOMEM;
+
+    struct table_shard grown = {.buckets = buckets, .buckets_count = count};
+    for (size_t i = 0; i < shard->buckets_count; i++) {
+        struct inode *next;
+        for (struct inode *inode = shard->buckets[i]; inode; inode = next) {
+            struct inode **bucket = bucket_of(&grown, inode->ino);
+            next = inode->table_next;
+            inode->table_next = *bucket;
+            *bucket = inode;
+        }
+    }
+    free(shard->buckets);
+    shard->buckets = buckets;
+    shard->buckets_count = count;
+    return 0;
+}
+
+static errint_t table_insert(struct inode_table *table, struct inode *inode)
+{
+    struct table_shard *shard = shard_of(table, inode->ino);
+    errint_t error = 0;
+
+    pthread_rwlock_wrlock(&shard->lock);
+    if (shard->count >= shard->buckets_count)
+        error = grow_shard(shard);
+    if (!error) {
+        struct inode **bucket = bucket_of(shard, inode->ino);
+        inode->table_next = *bucket;
+        *bucket = inode;
+        shard->count++;
+    }
+    pthread_rwlock_unlock(&shard->lock);
+    return error;
+}
+
+static void table_remove(struct inode_table *table, struct inode *inode)
+{
+    struct table_shard *shard = shard_of(table, inode->ino);
+
+    pthread_rwlock_wrlock(&shard->lock);
+    struct inode **link = bucket_of(shard, inode->ino);
+    while (*link != inode)
+        link = &(*link)->table_next;
+    *link = inode->table_next;
+    shard->count--;
+    pthread_rwlock_unlock(&shard->lock);
+}
+
+/* References to every inode of the shard; the array is the caller's. */
+static errint_t shard_snapshot(struct table_shard *shard, struct inode ***inodes, size_t *count)
+{
+    *count = 0;
+    pthread_rwlock_rdlock(&shard->lock);
+    *inodes = calloc(shard->count + 1, sizeof(**inodes));
+    for (size_t i = 0; *inodes && i < shard->buckets_count; i++)
+        for (struct inode *inode = shard->buckets[i]; inode; inode = inode->table_next)
+            if (ref_unless_dying(inode))
+                (*inodes)[(*count)++] = inode;
+    pthread_rwlock_unlock(&shard->lock);
+    return *inodes ? 0 : -ENOMEM;
+}
+
+errint_t inode_table_walk(struct inode_table *table, void (*visit)(struct inode *inode, void *data),
+                          void *data)
+{
+    errint_t result = 0;
+    for (size_t i = 0; i < TABLE_SHARDS; i++) {
+        cleanup_free struct inode **inodes = NULL;
+        size_t count;
+        errint_t error = shard_snapshot(&table->shards[i], &inodes, &count);
+        if (error)
+            result = error;
+        for (size_t n = 0; n < count; n++) {
+            visit(inodes[n], data);
+            inode_unref(table, inodes[n], 1);
+        }
+    }
+    return result;
+}
+
+/* -- one inode --------------------------------------------------------------------------------- */
+
+static struct timespec now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    return time;
+}
+
+/* What the type needs besides the inode itself. */
+static errint_t create_contents(struct inode *inode, struct device *device, const char *target)
+{
+    switch (inode->type) {
+    case S_IFREG:
+        inode->buffer = buffer_create(device, inode->ino);
+        return inode->buffer ? 0 : -ENOMEM;
+    case S_IFDIR:
+        inode->directory = directory_create();
+        inode->nlink = 2;
+        return inode->directory ? 0 : -ENOMEM;
+    case S_IFLNK:
+        inode->target = strdup(target);
+        return inode->target ? 0 : -ENOMEM;
+    case S_IFIFO:
+    case S_IFSOCK:
+    case S_IFCHR:
+    case S_IFBLK:
+        return 0;
+    default:
+        return -EINVAL;
+    }
+}
+
+static struct inode *create_numbered(struct inode_table *table, struct device *device, uint64_t ino,
+                                     mode_t mode, uid_t uid, gid_t gid, dev_t rdev,
+                                     const char *target)
+{
+    struct inode *inode = calloc(1, sizeof(*inode));
+    if (!inode) {
+        errno = ENOMEM;
+        return NULL;
+    }
+    inode->ino = ino;
+    inode->type = mode & S_IFMT;
+    inode->rdev = rdev;
+    inode->refs = 1;
+    pthread_mutex_init(&inode->mutex, NULL);
+    inode->mode = mode & 07777;
+    inode->uid = uid;
+    inode->gid = gid;
+    inode->atime = inode->mtime = inode->ctime = inode->btime = now();
+
+    errint_t error = create_contents(inode, device, target);
+    if (!error)
+        error = table_insert(table, inode);
+    if (error) {
+        destroy_inode(inode);
+        errno = -error;
+        return NULL;
+    }
+    return inode;
+}
+
+struct inode *inode_create(struct inode_table *table, struct device *device, mode_t mode, uid_t uid,
+                           gid_t gid, dev_t rdev, const char *target)
+{
+    uint64_t ino = atomic_fetch_add_explicit(&table->next_ino, 1, memory_order_relaxed);
+    return create_numbered(table, device, ino, mode, uid, gid, rdev, target);
+}
+
+struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t uid, gid_t gid)
+{
+    return create_numbered(table, NULL, INODE_ROOT, S_IFDIR | (mode & 07777), uid, gid, 0, NULL);
+}
+
+void inode_ref(struct inode *inode, uint64_t count)
+{
+    atomic_fetch_add_explicit(&inode->refs, count, memory_order_relaxed);
+}
+
+void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count)
+{
+    if (!count || atomic_fetch_sub(&inode->refs, count) != count)
+        return;
+    table_remove(table, inode);
+    destroy_inode(inode);
+}
+
+void inode_lookup_added(struct inode *inode)
+{
+    inode_ref(inode, 1);
+    atomic_fetch_add_explicit(&inode->lookups, 1, memory_order_relaxed);
+}
+
+void inode_forget(struct inode_table *table, struct inode *inode, uint64_t count)
+{
+    /* The kernel also forgets the root, which it never looked up. */
+    uint64_t lookups = atomic_load_explicit(&inode->lookups, memory_order_relaxed), forgotten;
+    do {
+        forgotten = MIN(count, lookups);
+    } while (!atomic_compare_exchange_weak(&inode->lookups, &lookups, lookups - forgotten));
+    inode_unref(table, inode, forgotten);
+}
+
+void inode_stat(struct inode *inode, struct stat *st)
+{
+    memset(st, 0, sizeof(*st));
+    st->st_ino = inode->ino;
+    st->st_rdev = inode->rdev;
+    st->st_blksize = INODE_OTHER_BLOCK_BYTES;
+    if (S_ISREG(inode->type)) {
+        struct buffer_report report;
+        buffer_get_report(inode->buffer, &report);
+        st->st_size = (off_t)report.length_bytes;
+        st->st_blocks = (blkcnt_t)((report.resident_bytes + 511) / 512);
+        st->st_blksize = INODE_FILE_BLOCK_BYTES;
+    } else if (S_ISDIR(inode->type)) {
+        st->st_size = (off_t)(inode->directory->count * INODE_ENTRY_BYTES);
+    } else if (S_ISLNK(inode->type)) {
+        st->st_size = (off_t)strlen(inode->target);
+    }
+
+    pthread_mutex_lock(&inode->mutex);
+    st->st_mode = inode->type | inode->mode;
+    st->st_nlink = inode->nlink;
+    st->st_uid = inode->uid;
+    st->st_gid = inode->gid;
+    st->st_atim = inode->atime;
+    st->st_mtim = inode->mtime;
+    st->st_ctim = inode->ctime;
+    pthread_mutex_unlock(&inode->mutex);
+}
+
+static bool time_is_before(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec < b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec < b->tv_nsec);
+}
+
+void inode_touch_locked(struct inode *inode, unsigned int which)
+{
+    struct timespec time = now();
+
+    if ((which & INODE_TOUCH_ATIME) && (!time_is_before(&inode->mtime, &inode->atime) ||
+                                        !time_is_before(&inode->ctime, &inode->atime) ||
+                                        inode->atime.tv_sec + RELATIME_SECONDS <= time.tv_sec))
+        inode->atime = time;
+    if (which & INODE_TOUCH_MTIME)
+        inode->mtime = time;
+    if (which & INODE_TOUCH_CTIME)
+        inode->ctime = time;
+}
+
+void inode_touch(struct inode *inode, unsigned int which)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode_touch_locked(inode, which);
+    pthread_mutex_unlock(&inode->mutex);
+}
+
+void inode_drop_privileges_locked(struct inode *inode)
+{
+    if (S_ISDIR(inode->type))
+        return;
+    inode->mode &= ~(mode_t)S_ISUID;
+    if (inode->mode & S_IXGRP)
+        inode->mode &= ~(mode_t)S_ISGID;
+    xattr_list_remove(inode->xattrs, "security.capability");
+}
+
+void inode_drop_privileges(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode_drop_privileges_locked(inode);
+    pthread_mutex_unlock(&inode->mutex);
+}

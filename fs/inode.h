@@ -1,0 +1,129 @@
+/*
+ * Inodes: everything a file has besides its name and its bytes. The table finds them by number.
+ * Numbers are never reused, so that a stale handle finds nothing rather than another file.
+ *
+ * References: refs counts 1 for being linked (nlink > 0, however many names), the kernel's lookups,
+ * each open file, and each short-lived borrower. When it falls to 0 the inode and its buffer are
+ * destroyed. While a request names an inode, the kernel holds a lookup on it, so a handler needs no
+ * reference of its own.
+ *
+ * Locks, in the order in which they are taken:
+ *   1. namespace.rename_mutex: held by whoever needs more than one directory lock (rename, rmdir,
+ *      exchange)
+ *   2. directory.lock of one directory (of several only under 1): its entries and its parent
+ *   3. inode.mutex: the fields marked (m)
+ *   4. a shard of the inode table
+ * Locks of core/ are taken with none of these held: what a buffer has to say may have to wait for
+ * a copy.
+ */
+#ifndef RESIDENTFS_FS_INODE_H
+#define RESIDENTFS_FS_INODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include "core/buffer.h"
+#include "core/util.h"
+
+struct directory;
+struct xattr_list;
+
+/* Numbers below this are the root (1), .resident and the files in it (fs/virtual.h). */
+#define INODE_ROOT         1
+#define INODE_VIRTUAL_BASE 2
+#define INODE_FIRST_FREE   64
+
+struct inode {
+    uint64_t ino;
+    mode_t type; /* S_IFMT bits; constant */
+    dev_t rdev;  /* constant */
+    _Atomic uint64_t refs;
+    _Atomic uint64_t lookups; /* how many of refs are the kernel's */
+
+    pthread_mutex_t mutex; /* covers what is marked (m) */
+    mode_t mode;           /* (m) permission bits, suid, sgid, sticky */
+    uid_t uid;             /* (m) */
+    gid_t gid;             /* (m) */
+    nlink_t nlink;         /* (m) names of it; a directory: 2 + subdirectories; 0 once unlinked */
+    struct timespec atime, mtime, ctime, btime; /* (m) */
+    struct xattr_list *xattrs;                  /* (m) NULL: none */
+
+    /* (m) The name given last, for ".." and for paths shown to people: the directory and the
+     * cookie of the entry in it. parent_ino is 0 when that name is gone (others may be left). */
+    uint64_t parent_ino, parent_cookie;
+
+    union {
+        struct buffer *buffer;       /* S_IFREG: always there; owned */
+        struct directory *directory; /* S_IFDIR: owned */
+        char *target;                /* S_IFLNK: owned, constant */
+    };
+    _Atomic uint32_t writers; /* S_IFREG: descriptions open for writing */
+
+    struct inode *table_next; /* private to the table */
+};
+
+/* Names of one inode, or subdirectories of one directory. */
+#define INODE_LINKS_MAX 0x7fffffff
+
+/* -- the table --------------------------------------------------------------------------------- */
+
+struct inode_table;
+
+struct inode_table *inode_table_create(void);
+/* Destroys every inode left. No other thread uses it any more. */
+void inode_table_destroy(struct inode_table *table);
+
+/* Borrowed: NULL when there is none. See the head for how long it lives. */
+struct inode *inode_table_find(struct inode_table *table, uint64_t ino);
+/* With a reference, for callers for whom nothing else keeps it alive; NULL when there is none. */
+struct inode *inode_table_get(struct inode_table *table, uint64_t ino);
+uint64_t inode_table_count(struct inode_table *table);
+
+/*
+ * Calls visit for each inode, each held by a reference meanwhile, no lock held. Inodes that come
+ * or go during the walk may or may not be seen. -ENOMEM: some were left out.
+ */
+errint_t inode_table_walk(struct inode_table *table, void (*visit)(struct inode *inode, void *data),
+                          void *data);
+
+/* -- one inode --------------------------------------------------------------------------------- */
+
+/*
+ * Makes an inode of the given type with one reference (the caller's) and nlink 0 (a directory: 2),
+ * all four times now, and puts it into the table. Regular files get an empty buffer on DEVICE. A
+ * symlink has a copy of TARGET; else that is NULL. NULL and errno: ENOMEM, EINVAL for a type that
+ * there is not.
+ */
+struct inode *inode_create(struct inode_table *table, struct device *device, mode_t mode, uid_t uid,
+                           gid_t gid, dev_t rdev, const char *target);
+/* The same for the root directory: number INODE_ROOT. Once a table. */
+struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t uid, gid_t gid);
+
+void inode_ref(struct inode *inode, uint64_t count);
+void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);
+
+/* The kernel's lookups; a lookup is also a reference. */
+void inode_lookup_added(struct inode *inode);
+void inode_forget(struct inode_table *table, struct inode *inode, uint64_t count);
+
+/*
+ * Size and blocks come from the buffer. st_blksize of regular files is 128 KiB, what cat and cp use
+ * anyway: stdio buffers of 4 KiB would pay for a request to the daemon every 4 KiB.
+ */
+void inode_stat(struct inode *inode, struct stat *st);
+
+/* ATIME only as the mount option relatime has it: if a change came since, or after a day. */
+#define INODE_TOUCH_ATIME 1u
+#define INODE_TOUCH_MTIME 2u
+#define INODE_TOUCH_CTIME 4u
+void inode_touch(struct inode *inode, unsigned int which);
+/* The same with mutex held. */
+void inode_touch_locked(struct inode *inode, unsigned int which);
+
+/* After a write, truncate or chown by someone without CAP_FSETID: clears suid, and sgid if group
+ * may execute, and the file's capabilities. Directories are left alone. */
+void inode_drop_privileges(struct inode *inode);
+void inode_drop_privileges_locked(struct inode *inode);
+
+#endif

@@ -1,0 +1,491 @@
+#include "fs/namespace.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* -- shared ------------------------------------------------------------------------------------ */
+
+struct inode *request_inode(fuse_req_t req, fuse_ino_t ino)
+{
+    struct inode *inode = inode_table_find(request_fs(req)->inodes, ino);
+    if (!inode)
+        fuse_reply_err(req, ESTALE);
+    return inode;
+}
+
+bool namespace_is_virtual(fuse_ino_t parent, const char *name)
+{
+    return virtual_is(parent) || (parent == INODE_ROOT && virtual_lookup(parent, name));
+}
+
+void namespace_name_added(struct inode *inode, const struct inode *parent,
+                          const struct directory_entry *entry)
+{
+    inode->parent_ino = parent->ino;
+    inode->parent_cookie = entry->cookie;
+}
+
+void namespace_name_removed(struct inode *inode, const struct inode *parent, uint64_t cookie)
+{
+    if (inode->parent_ino == parent->ino && inode->parent_cookie == cookie)
+        inode->parent_ino = inode->parent_cookie = 0;
+}
+
+uint64_t namespace_drop_link(struct inode *inode, const struct inode *parent, uint64_t cookie)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode->nlink = S_ISDIR(inode->type) ? 0 : inode->nlink - 1;
+    inode_touch_locked(inode, INODE_TOUCH_CTIME);
+    namespace_name_removed(inode, parent, cookie);
+    bool unlinked = inode->nlink == 0;
+    pthread_mutex_unlock(&inode->mutex);
+    return unlinked ? 1 : 0;
+}
+
+void namespace_parent_changed(struct inode *parent, int delta)
+{
+    pthread_mutex_lock(&parent->mutex);
+    parent->nlink += (nlink_t)delta;
+    inode_touch_locked(parent, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+    pthread_mutex_unlock(&parent->mutex);
+}
+
+errint_t namespace_retire_directory(struct inode *inode)
+{
+    struct directory *directory = inode->directory;
+    errint_t error = 0;
+
+    pthread_rwlock_wrlock(&directory->lock);
+    if (directory->count)
+        error = -ENOTEMPTY;
+    else
+        directory->removed = true;
+    pthread_rwlock_unlock(&directory->lock);
+    return error;
+}
+
+void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
+                          struct fuse_entry_param *entry)
+{
+    memset(entry, 0, sizeof(*entry));
+    entry->ino = inode->ino;
+    entry->generation = 1; /* inode numbers are never reused */
+    entry->entry_timeout = fs->conf->entry_timeout_s;
+    entry->attr_timeout = fs->conf->attr_timeout_s;
+    inode_stat(inode, &entry->attr);
+}
+
+/* The kernel gets the caller's lookup, unless it does not want the reply any more. */
+static void reply_entry(fuse_req_t req, struct residentfs *fs, struct inode *inode,
+                        const struct fuse_entry_param *entry)
+{
+    if (fuse_reply_entry(req, entry) == -ENOENT)
+        inode_forget(fs->inodes, inode, 1);
+}
+
+/* -- lookup and forget ------------------------------------------------------------------------- */
+
+static void reply_virtual_entry(fuse_req_t req, struct residentfs *fs, uint64_t ino)
+{
+    struct fuse_entry_param entry = {.ino = ino, .generation = 1};
+    entry.entry_timeout = fs->conf->entry_timeout_s;
+    virtual_stat(fs, ino, &entry.attr);
+    fuse_reply_entry(req, &entry);
+}
+
+/* Also for a name that there is not, which the kernel may remember. */
+static void reply_no_entry(fuse_req_t req, struct residentfs *fs)
+{
+    struct fuse_entry_param entry = {.ino = 0, .entry_timeout = fs->conf->entry_timeout_s};
+    fuse_reply_entry(req, &entry);
+}
+
+static void handle_lookup(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
+{
+    struct residentfs *fs = request_fs(req);
+
+    if (strlen(name) > DIRECTORY_NAME_MAX) {
+        fuse_reply_err(req, ENAMETOOLONG);
+        return;
+    }
+    if (virtual_is(parent_ino) || parent_ino == INODE_ROOT) {
+        uint64_t ino = virtual_lookup(parent_ino, name);
+        if (ino) {
+            reply_virtual_entry(req, fs, ino);
+            return;
+        }
+        if (virtual_is(parent_ino)) {
+            reply_no_entry(req, fs);
+            return;
+        }
+    }
+
+    struct inode *parent = request_inode(req, parent_ino);
+    if (!parent)
+        return;
+    if (!S_ISDIR(parent->type)) {
+        fuse_reply_err(req, ENOTDIR);
+        return;
+    }
+
+    struct inode *inode = NULL;
+    pthread_rwlock_rdlock(&parent->directory->lock);
+    struct directory_entry *found = directory_find(parent->directory, name);
+    if (found) {
+        inode = found->inode;
+        inode_lookup_added(inode);
+    }
+    pthread_rwlock_unlock(&parent->directory->lock);
+
+    if (!inode) {
+        reply_no_entry(req, fs);
+        return;
+    }
+    struct fuse_entry_param entry;
+    namespace_fill_entry(fs, inode, &entry);
+    reply_entry(req, fs, inode, &entry);
+}
+
+static void forget_one(struct residentfs *fs, fuse_ino_t ino, uint64_t count)
+{
+    struct inode *inode = virtual_is(ino) ? NULL : inode_table_find(fs->inodes, ino);
+    if (inode)
+        inode_forget(fs->inodes, inode, count);
+}
+
+static void handle_forget(fuse_req_t req, fuse_ino_t ino, uint64_t count)
+{
+    forget_one(request_fs(req), ino, count);
+    fuse_reply_none(req);
+}
+
+static void handle_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
+{
+    for (size_t i = 0; i < count; i++)
+        forget_one(request_fs(req), forgets[i].ino, forgets[i].nlookup);
+    fuse_reply_none(req);
+}
+
+/* -- new nodes --------------------------------------------------------------------------------- */
+
+/* Puts the inode, made but nowhere yet, into the directory. Its one reference becomes the link's.
+ */
+static errint_t publish(struct inode *parent, const char *name, struct inode *inode)
+{
+    struct directory_entry *entry;
+    bool is_directory = S_ISDIR(inode->type);
+    errint_t error = 0;
+
+    pthread_rwlock_wrlock(&parent->directory->lock);
+    pthread_mutex_lock(&parent->mutex);
+    if (is_directory && parent->nlink >= INODE_LINKS_MAX)
+        error = -EMLINK;
+    pthread_mutex_unlock(&parent->mutex);
+    if (parent->directory->removed)
+        error = -ENOENT;
+    if (!error)
+        error = directory_insert(parent->directory, name, inode, &entry);
+    if (!error) {
+        pthread_mutex_lock(&inode->mutex);
+        if (!is_directory)
+            inode->nlink = 1;
+        namespace_name_added(inode, parent, entry);
+        pthread_mutex_unlock(&inode->mutex);
+        inode_lookup_added(inode);
+        namespace_parent_changed(parent, is_directory ? 1 : 0);
+    }
+    pthread_rwlock_unlock(&parent->directory->lock);
+    return error;
+}
+
+static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                            const char *name, mode_t mode, dev_t rdev, const char *target,
+                            struct inode **out, struct fuse_entry_param *entry)
+{
+    const struct fuse_ctx *context = fuse_req_ctx(req);
+    gid_t gid = context->gid;
+
+    if (!S_ISDIR(parent->type))
+        return -ENOTDIR;
+    if (strlen(name) > DIRECTORY_NAME_MAX)
+        return -ENAMETOOLONG;
+    if (namespace_is_virtual(parent->ino, name))
+        return -EEXIST;
+
+    pthread_mutex_lock(&parent->mutex);
+    if (parent->mode & S_ISGID) {
+        gid = parent->gid;
+        if (S_ISDIR(mode))
+            mode |= S_ISGID;
+    }
+    pthread_mutex_unlock(&parent->mutex);
+
+    struct inode *inode =
+        inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+    if (!inode)
+        return -errno;
+    errint_t error = publish(parent, name, inode);
+    if (error) {
+        inode_unref(fs->inodes, inode, 1);
+        return error;
+    }
+    namespace_fill_entry(fs, inode, entry);
+    *out = inode;
+    return 0;
+}
+
+errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                          const char *name, mode_t mode, dev_t rdev, struct inode **out,
+                          struct fuse_entry_param *entry)
+{
+    return create_node(fs, req, parent, name, mode, rdev, NULL, out, entry);
+}
+
+static void reply_new_node(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
+                           dev_t rdev, const char *target)
+{
+    struct residentfs *fs = request_fs(req);
+    struct fuse_entry_param entry;
+    struct inode *inode;
+
+    if (virtual_is(parent_ino)) {
+        fuse_reply_err(req, virtual_lookup(parent_ino, name) ? EEXIST : EPERM);
+        return;
+    }
+    struct inode *parent = request_inode(req, parent_ino);
+    if (!parent)
+        return;
+    errint_t error = create_node(fs, req, parent, name, mode, rdev, target, &inode, &entry);
+    if (error)
+        fuse_reply_err(req, -error);
+    else
+        reply_entry(req, fs, inode, &entry);
+}
+
+static void handle_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+                         dev_t rdev)
+{
+    if (S_ISDIR(mode) || S_ISLNK(mode)) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    reply_new_node(req, parent, name, mode & S_IFMT ? mode : mode | S_IFREG, rdev, NULL);
+}
+
+static void handle_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+    reply_new_node(req, parent, name, S_IFDIR | (mode & 07777), 0, NULL);
+}
+
+static void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+    reply_new_node(req, parent, name, S_IFLNK | 0777, 0, target);
+}
+
+static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
+{
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    struct inode *inode = request_inode(req, ino);
+    if (!inode)
+        return;
+    if (!S_ISLNK(inode->type)) {
+        fuse_reply_err(req, EINVAL);
+        return;
+    }
+    inode_touch(inode, INODE_TOUCH_ATIME);
+    fuse_reply_readlink(req, inode->target);
+}
+
+/* -- more and fewer names ---------------------------------------------------------------------- */
+
+static errint_t add_link(struct inode *parent, const char *name, struct inode *inode)
+{
+    struct directory_entry *entry;
+    errint_t error;
+
+    pthread_rwlock_wrlock(&parent->directory->lock);
+    if (parent->directory->removed)
+        error = -ENOENT;
+    else
+        error = directory_insert(parent->directory, name, inode, &entry);
+    if (!error) {
+        /* Its last name may go at the same time in another directory; then it cannot come back. */
+        pthread_mutex_lock(&inode->mutex);
+        if (inode->nlink == 0)
+            error = -ENOENT;
+        else if (inode->nlink >= INODE_LINKS_MAX)
+            error = -EMLINK;
+        if (!error) {
+            inode->nlink++;
+            inode_touch_locked(inode, INODE_TOUCH_CTIME);
+            namespace_name_added(inode, parent, entry);
+        }
+        pthread_mutex_unlock(&inode->mutex);
+        if (error) {
+            directory_remove(parent->directory, entry);
+        } else {
+            inode_lookup_added(inode);
+            namespace_parent_changed(parent, 0);
+        }
+    }
+    pthread_rwlock_unlock(&parent->directory->lock);
+    return error;
+}
+
+static void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent_ino, const char *name)
+{
+    struct residentfs *fs = request_fs(req);
+
+    if (namespace_is_virtual(parent_ino, name)) {
+        fuse_reply_err(req, virtual_lookup(parent_ino, name) ? EEXIST : EPERM);
+        return;
+    }
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, EPERM);
+        return;
+    }
+    struct inode *inode = request_inode(req, ino);
+    if (!inode)
+        return;
+    struct inode *parent = request_inode(req, parent_ino);
+    if (!parent)
+        return;
+
+    errint_t error = S_ISDIR(inode->type)     ? -EPERM
+                     : !S_ISDIR(parent->type) ? -ENOTDIR
+                                              : add_link(parent, name, inode);
+    if (error) {
+        fuse_reply_err(req, -error);
+        return;
+    }
+    struct fuse_entry_param entry;
+    namespace_fill_entry(fs, inode, &entry);
+    reply_entry(req, fs, inode, &entry);
+}
+
+static errint_t remove_name(struct residentfs *fs, struct inode *parent, const char *name)
+{
+    struct directory_entry *entry;
+    struct inode *inode = NULL;
+    uint64_t unrefs = 0;
+    errint_t error = 0;
+
+    pthread_rwlock_wrlock(&parent->directory->lock);
+    entry = directory_find(parent->directory, name);
+    if (!entry) {
+        error = -ENOENT;
+    } else if (S_ISDIR(entry->inode->type)) {
+        error = -EISDIR;
+    } else {
+        inode = entry->inode;
+        unrefs = namespace_drop_link(inode, parent, entry->cookie);
+        directory_remove(parent->directory, entry);
+        namespace_parent_changed(parent, 0);
+    }
+    pthread_rwlock_unlock(&parent->directory->lock);
+    if (inode)
+        inode_unref(fs->inodes, inode, unrefs);
+    return error;
+}
+
+static errint_t remove_directory(struct residentfs *fs, struct inode *parent, const char *name)
+{
+    struct directory_entry *entry;
+    struct inode *inode = NULL;
+    errint_t error = 0;
+
+    pthread_mutex_lock(&fs->rename_mutex);
+    pthread_rwlock_wrlock(&parent->directory->lock);
+    entry = directory_find(parent->directory, name);
+    if (!entry) {
+        error = -ENOENT;
+    } else if (!S_ISDIR(entry->inode->type)) {
+        error = -ENOTDIR;
+    } else {
+        error = namespace_retire_directory(entry->inode);
+    }
+    if (!error) {
+        inode = entry->inode;
+        namespace_drop_link(inode, parent, entry->cookie);
+        directory_remove(parent->directory, entry);
+        namespace_parent_changed(parent, -1);
+    }
+    pthread_rwlock_unlock(&parent->directory->lock);
+    pthread_mutex_unlock(&fs->rename_mutex);
+    if (inode)
+        inode_unref(fs->inodes, inode, 1);
+    return error;
+}
+
+static void reply_removal(fuse_req_t req, fuse_ino_t parent_ino, const char *name,
+                          errint_t (*remove)(struct residentfs *fs, struct inode *parent,
+                                             const char *name))
+{
+    if (namespace_is_virtual(parent_ino, name)) {
+        fuse_reply_err(req, EPERM);
+        return;
+    }
+    struct inode *parent = request_inode(req, parent_ino);
+    if (!parent)
+        return;
+    errint_t error = !S_ISDIR(parent->type)              ? -ENOTDIR
+                     : strlen(name) > DIRECTORY_NAME_MAX ? -ENAMETOOLONG
+                                                         : remove(request_fs(req), parent, name);
+    fuse_reply_err(req, -error);
+}
+
+static void handle_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    reply_removal(req, parent, name, remove_name);
+}
+
+static void handle_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+    reply_removal(req, parent, name, remove_directory);
+}
+
+/* -- the whole --------------------------------------------------------------------------------- */
+
+errint_t namespace_init(struct residentfs *fs)
+{
+    pthread_mutex_init(&fs->rename_mutex, NULL);
+    fs->root = NULL;
+    fs->inodes = inode_table_create();
+    if (!fs->inodes)
+        return -ENOMEM;
+    fs->root = inode_create_root(fs->inodes, fs->conf->root_mode, fs->conf->uid, fs->conf->gid);
+    if (!fs->root)
+        return -errno;
+    fs->root->parent_ino = INODE_ROOT;
+    return 0;
+}
+
+void namespace_finish(struct residentfs *fs)
+{
+    inode_table_destroy(fs->inodes);
+    fs->inodes = NULL;
+    fs->root = NULL;
+    pthread_mutex_destroy(&fs->rename_mutex);
+}
+
+void namespace_operations(struct fuse_lowlevel_ops *ops)
+{
+    ops->lookup = handle_lookup;
+    ops->forget = handle_forget;
+    ops->forget_multi = handle_forget_multi;
+    ops->mknod = handle_mknod;
+    ops->mkdir = handle_mkdir;
+    ops->symlink = handle_symlink;
+    ops->readlink = handle_readlink;
+    ops->link = handle_link;
+    ops->unlink = handle_unlink;
+    ops->rmdir = handle_rmdir;
+    ops->rename = rename_handle;
+    readdir_operations(ops);
+    attributes_operations(ops);
+    xattr_operations(ops);
+}

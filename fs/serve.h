@@ -1,0 +1,14 @@
+/*
+ * One mount from start to end: device, files, transport; then waiting for a signal or for the
+ * unmount, and everything back in the reverse order.
+ */
+#ifndef RESIDENTFS_FS_SERVE_H
+#define RESIDENTFS_FS_SERVE_H
+
+#include "conf/conf.h"
+#include "fs/startup.h"
+
+/* Reports to STARTUP. 0: it was usable, and has ended cleanly. */
+errint_t serve(const struct conf *conf, struct startup *startup);
+
+#endif

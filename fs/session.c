@@ -1,0 +1,309 @@
+#include "fs/session.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/sysinfo.h>
+
+#include "core/log.h"
+#include "fs/worker.h"
+
+#define AUTO_WORKERS_MIN 2
+#define AUTO_WORKERS_MAX 8
+#define INIT_TIMEOUT_MS  10000
+#define STOP_TIMEOUT_MS  60000
+#define STOP_KICK_NS     10000000
+
+struct session {
+    struct residentfs *fs;
+    struct fuse_session *fuse;
+    int ended_fd; /* eventfd: the session has ended by itself */
+    _Atomic bool stopping;
+
+    /* Constant while workers run. */
+    struct worker *workers;
+    unsigned int workers_count;
+    struct session_report report;
+};
+
+/* A worker that waits for a request is brought back by a signal that does nothing else. */
+static void on_kick(int signal_number)
+{
+    (void)signal_number;
+}
+
+struct session *session_create(struct residentfs *fs, struct fuse_session *fuse)
+{
+    struct session *session = calloc(1, sizeof(*session));
+    struct sigaction action = {.sa_handler = on_kick}; /* no SA_RESTART */
+
+    if (!session)
+        return NULL;
+    session->fs = fs;
+    session->fuse = fuse;
+    session->ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (session->ended_fd < 0) {
+        free(session);
+        return NULL;
+    }
+    sigaction(SIGUSR1, &action, NULL);
+    return session;
+}
+
+void session_destroy(struct session *session)
+{
+    if (!session)
+        return;
+    for (unsigned int i = 0; i < session->workers_count; i++)
+        worker_finish(&session->workers[i]);
+    free(session->workers);
+    close(session->ended_fd);
+    free(session);
+}
+
+int session_ended_fd(const struct session *session)
+{
+    return session->ended_fd;
+}
+
+void session_get_report(const struct session *session, struct session_report *report)
+{
+    *report = session->report;
+}
+
+/* -- INIT -------------------------------------------------------------------------------------- */
+
+/*
+ * By libfuse itself rather than by a worker: it grows its own buffer for large requests only when
+ * it receives, and what comes out decides how large the workers' buffers are. A libfuse that
+ * answers INIT while it mounts leaves nothing to do.
+ */
+static errint_t answer_init(struct session *session, char *message, size_t message_bytes)
+{
+    struct fuse_buf buffer = {0};
+    uint64_t deadline_ns = monotonic_ns() + (uint64_t)INIT_TIMEOUT_MS * 1000000;
+    int result = 0;
+
+    while (session->fs->connection.proto_major == 0 && !fuse_session_exited(session->fuse)) {
+        struct pollfd poll_fd = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
+
+        if (monotonic_ns() > deadline_ns) {
+            result = -ETIMEDOUT;
+            break;
+        }
+        if (poll(&poll_fd, 1, 100) <= 0)
+            continue;
+        result = fuse_session_receive_buf(session->fuse, &buffer);
+        if (result == -EINTR || result == -EAGAIN)
+            continue;
+        if (result <= 0)
+            break;
+        fuse_session_process_buf(session->fuse, &buffer);
+    }
+    free(buffer.mem);
+    if (session->fs->connection.proto_major != 0 && !fuse_session_exited(session->fuse))
+        return 0;
+    if (result == -ETIMEDOUT)
+        snprintf(message, message_bytes, "the kernel sent no FUSE INIT within %d s",
+                 INIT_TIMEOUT_MS / 1000);
+    else if (result == 0 || result == -ENODEV)
+        snprintf(message, message_bytes, "it was unmounted before it was ready");
+    else
+        snprintf(message, message_bytes, "kernel and libfuse %s did not agree on a protocol: %s",
+                 fuse_pkgversion(), result < 0 ? strerror(-result) : "see the log");
+    return result < 0 ? result : -EPROTO;
+}
+
+/* -- workers ----------------------------------------------------------------------------------- */
+
+static void session_end(struct session *session)
+{
+    uint64_t one = 1;
+
+    if (write(session->ended_fd, &one, sizeof(one)) < 0)
+        log_error("cannot report the end of the session: %s", strerror(errno));
+}
+
+/* The length of a request; 0: try again; negative: the session has ended. */
+static ssize_t receive_request(struct session *session, void *bytes, size_t capacity)
+{
+    ssize_t length = read(fuse_session_fd(session->fuse), bytes, capacity);
+
+    if (length > 0)
+        return length;
+    if (length == 0)
+        return -ENODEV;
+    switch (errno) {
+    case EINTR:
+    case EAGAIN:
+    case ENOENT: /* the request was interrupted before it was read */
+        return 0;
+    case ENODEV: /* unmounted */
+        return -ENODEV;
+    default:
+        length = -errno;
+        log_error("reading requests from the kernel failed: %s; the file system ends",
+                  strerror(errno));
+        return length;
+    }
+}
+
+static void *worker_run(void *data)
+{
+    struct worker *worker = data;
+    struct session *session = worker->session;
+    errint_t error = device_attach_thread(worker->device);
+
+    if (error < 0) {
+        log_error("a worker cannot use the device: %s", strerror(-error));
+        session_end(session);
+        return NULL;
+    }
+    worker_set_current(worker);
+    while (!session->stopping) {
+        struct receive_buffer *buffer = worker_next_receive_buffer(worker);
+        struct fuse_buf request = {0};
+        size_t capacity;
+        ssize_t length;
+
+        if (!buffer) {
+            nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+            continue;
+        }
+        request.mem = receive_buffer_bytes(buffer, &capacity);
+        length = receive_request(session, request.mem, capacity);
+        if (length == 0)
+            continue;
+        if (length < 0) {
+            session_end(session);
+            break;
+        }
+        request.size = (size_t)length;
+        fuse_session_process_buf(session->fuse, &request);
+        if (fuse_session_exited(session->fuse)) {
+            session_end(session);
+            break;
+        }
+    }
+    worker_set_current(NULL);
+    return NULL;
+}
+
+/* As asked for; of itself as many as processors, and not more than staging has room for. */
+static unsigned int choose_workers(const struct residentfs *fs)
+{
+    uint64_t bytes_each = WORKER_RECEIVE_BUFFERS * worker_receive_length(fs->max_write_bytes) +
+                          worker_reply_length(fs->max_write_bytes);
+    uint64_t fit = fs->conf->staging_bytes / bytes_each;
+    unsigned int wanted;
+
+    if (fs->conf->workers > 0)
+        return fs->conf->workers;
+    wanted = MIN(MAX((unsigned int)get_nprocs(), AUTO_WORKERS_MIN), AUTO_WORKERS_MAX);
+    return MAX(MIN(wanted, (unsigned int)MIN(fit, AUTO_WORKERS_MAX)), AUTO_WORKERS_MIN);
+}
+
+static errint_t init_workers(struct session *session)
+{
+    struct residentfs *fs = session->fs;
+    struct session_report *report = &session->report;
+    unsigned int wanted = choose_workers(fs);
+    errint_t error = 0;
+
+    session->workers = calloc(wanted, sizeof(*session->workers));
+    if (!session->workers)
+        return -ENOMEM;
+    report->page_locked = true;
+    while (session->workers_count < wanted) {
+        struct worker *worker = &session->workers[session->workers_count];
+
+        error = worker_init(worker, session, fs->device, fs->max_write_bytes);
+        if (error < 0)
+            break;
+        session->workers_count++;
+        report->receive_buffers += worker->receive_count;
+        report->buffer_bytes += worker->reply.length;
+        report->page_locked &= worker->reply.page_locked;
+        for (unsigned int i = 0; i < worker->receive_count; i++) {
+            report->buffer_bytes += worker->receive[i].memory.length;
+            report->page_locked &= worker->receive[i].memory.page_locked;
+        }
+        if (worker->receive_count < WORKER_RECEIVE_BUFFERS)
+            break;
+    }
+    report->workers = session->workers_count;
+    if (session->workers_count == 0)
+        return error;
+    if (report->receive_buffers < wanted * WORKER_RECEIVE_BUFFERS)
+        log_warning("host memory for requests is short: %u workers with %u receive buffers instead "
+                    "of %u with %u; free some memory, or lower max_write= or workers=",
+                    report->workers, report->receive_buffers, wanted,
+                    wanted * WORKER_RECEIVE_BUFFERS);
+    return 0;
+}
+
+errint_t session_start(struct session *session, char *message, size_t message_bytes)
+{
+    errint_t error = answer_init(session, message, message_bytes);
+
+    if (error < 0)
+        return error;
+    error = init_workers(session);
+    if (error < 0) {
+        snprintf(message, message_bytes,
+                 "no host memory for receive buffers of %llu bytes: %s; free some memory, or lower "
+                 "max_write=",
+                 (unsigned long long)session->fs->max_write_bytes, strerror(-error));
+        return error;
+    }
+    for (unsigned int i = 0; i < session->workers_count; i++) {
+        struct worker *worker = &session->workers[i];
+        int result = pthread_create(&worker->thread, NULL, worker_run, worker);
+
+        if (result != 0 && i == 0) {
+            snprintf(message, message_bytes, "cannot start a thread: %s", strerror(result));
+            return -result;
+        }
+        if (result != 0) {
+            log_warning("only %u of %u workers: cannot start a thread: %s", i,
+                        session->workers_count, strerror(result));
+            break;
+        }
+        worker->running = true;
+    }
+    return 0;
+}
+
+/* False: it is still busy at the deadline. */
+static bool stop_worker(struct worker *worker, uint64_t deadline_ns)
+{
+    while (worker->running) {
+        struct timespec until;
+
+        pthread_kill(worker->thread, SIGUSR1);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += STOP_KICK_NS;
+        if (until.tv_nsec >= 1000000000) {
+            until.tv_nsec -= 1000000000;
+            until.tv_sec++;
+        }
+        if (pthread_timedjoin_np(worker->thread, NULL, &until) == 0)
+            worker->running = false;
+        else if (monotonic_ns() > deadline_ns)
+            return false;
+    }
+    return true;
+}
+
+bool session_stop(struct session *session)
+{
+    uint64_t deadline_ns = monotonic_ns() + (uint64_t)STOP_TIMEOUT_MS * 1000000;
+    bool stopped = true;
+
+    session->stopping = true;
+    for (unsigned int i = 0; i < session->workers_count; i++)
+        stopped &= stop_worker(&session->workers[i], deadline_ns);
+    return stopped;
+}

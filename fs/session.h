@@ -1,0 +1,64 @@
+/*
+ * The transport: receives requests from the kernel on several threads and hands each to libfuse's
+ * low-level dispatcher. Each worker owns its receive buffers (page-locked, hugepage-backed, placed
+ * so that the payload of a WRITE is page-aligned) and one reply buffer; an upload may take a
+ * receive buffer over until its fence, and the worker goes on with another one.
+ *
+ * Everything here but the part for handlers is called by the main thread.
+ */
+#ifndef RESIDENTFS_FS_SESSION_H
+#define RESIDENTFS_FS_SESSION_H
+
+#include "fs/residentfs.h"
+
+/* -- for handlers ------------------------------------------------------------------------------ */
+
+/* What a worker lends to the handler that it is calling; one per thread. */
+struct worker;
+
+/* The worker of the calling thread; NULL outside of a handler, and while INIT is answered. */
+struct worker *worker_current(void);
+
+/*
+ * The fence of the receive buffer that holds the current request's payload; NULL when that buffer
+ * is not page-locked, or there is no worker.
+ */
+struct upload_fence *worker_receive_fence(struct worker *worker);
+
+/* Memory for a reply of up to *capacity bytes. Valid until the handler returns. */
+void *worker_reply_bytes(struct worker *worker, size_t *capacity);
+
+/* -- for main ---------------------------------------------------------------------------------- */
+
+/* init: what is asked of the kernel, and recorded in struct residentfs. */
+void session_operations(struct fuse_lowlevel_ops *ops);
+
+/* Of a mounted FUSE: borrowed until session_destroy. NULL: no memory or descriptors. */
+struct session *session_create(struct residentfs *fs, struct fuse_session *fuse);
+
+/*
+ * Answers the kernel's INIT, then starts the workers. On failure message holds one line, and
+ * session_destroy is still needed.
+ */
+errint_t session_start(struct session *session, char *message, size_t message_bytes);
+
+/* Becomes readable when the session has ended by itself: unmounted or aborted. */
+int session_ended_fd(const struct session *session);
+
+/* Waits until no handler runs. False: one is stuck, and nothing it may use can be freed. */
+bool session_stop(struct session *session);
+
+/* Fences and frees the buffers. After session_stop. NULL is fine. */
+void session_destroy(struct session *session);
+
+struct session_report {
+    unsigned int workers;
+    unsigned int receive_buffers; /* of all workers */
+    uint64_t buffer_bytes;        /* receive and reply buffers together */
+    bool page_locked;             /* all of them */
+};
+
+/* After session_start; any thread. */
+void session_get_report(const struct session *session, struct session_report *report);
+
+#endif

@@ -1,0 +1,159 @@
+#include "fs/worker.h"
+
+#include <string.h>
+
+#include "core/log.h"
+
+static _Thread_local struct worker *current_worker;
+
+struct worker *worker_current(void)
+{
+    return current_worker;
+}
+
+void worker_set_current(struct worker *worker)
+{
+    current_worker = worker;
+}
+
+struct upload_fence *worker_receive_fence(struct worker *worker)
+{
+    if (!worker || !worker->receive[worker->current].memory.page_locked)
+        return NULL;
+    return &worker->receive[worker->current].fence;
+}
+
+void *worker_reply_bytes(struct worker *worker, size_t *capacity)
+{
+    *capacity = worker->reply.length;
+    return worker->reply.bytes;
+}
+
+size_t worker_receive_length(uint64_t max_write_bytes)
+{
+    return WORKER_PAGE_BYTES + align_up(max_write_bytes, WORKER_PAGE_BYTES) + WORKER_PAGE_BYTES;
+}
+
+size_t worker_reply_length(uint64_t max_write_bytes)
+{
+    return align_up(MAX(max_write_bytes, MIB), WORKER_PAGE_BYTES) + WORKER_PAGE_BYTES;
+}
+
+static errint_t receive_buffer_init(struct device *device, struct receive_buffer *buffer,
+                                    size_t length)
+{
+    errint_t error;
+
+    memset(buffer, 0, sizeof(*buffer));
+    error = pinned_memory_init(device, &buffer->memory, length);
+    if (error < 0)
+        return error;
+    error = upload_fence_init(device, &buffer->fence);
+    if (error < 0)
+        pinned_memory_finish(device, &buffer->memory);
+    return error;
+}
+
+static void receive_buffer_finish(struct device *device, struct receive_buffer *buffer)
+{
+    if (!buffer->memory.bytes)
+        return;
+    if (!buffer->fence.pending || upload_fence_wait(&buffer->fence) == 0)
+        pinned_memory_finish(device, &buffer->memory);
+    else
+        pinned_memory_quarantine(device, &buffer->memory);
+    upload_fence_finish(&buffer->fence);
+}
+
+errint_t worker_init(struct worker *worker, struct session *session, struct device *device,
+                     uint64_t max_write_bytes)
+{
+    errint_t error;
+
+    *worker = (struct worker){.session = session, .device = device};
+    error = pinned_memory_init(device, &worker->reply, worker_reply_length(max_write_bytes));
+    if (error < 0)
+        return error;
+    while (worker->receive_count < WORKER_RECEIVE_BUFFERS) {
+        error = receive_buffer_init(device, &worker->receive[worker->receive_count],
+                                    worker_receive_length(max_write_bytes));
+        if (error < 0)
+            break;
+        worker->receive_count++;
+    }
+    if (worker->receive_count == 0) {
+        pinned_memory_finish(device, &worker->reply);
+        return error;
+    }
+    return 0;
+}
+
+void worker_finish(struct worker *worker)
+{
+    for (unsigned int i = 0; i < worker->receive_count; i++)
+        receive_buffer_finish(worker->device, &worker->receive[i]);
+    worker->receive_count = 0;
+    pinned_memory_finish(worker->device, &worker->reply);
+}
+
+/*
+ * Waits for the fence of a buffer. When the end of the upload cannot be proven, DMA may read the
+ * memory for ever: another one takes its place. False: there is none now, try again later.
+ */
+static bool receive_buffer_reclaim(struct device *device, struct receive_buffer *buffer)
+{
+    size_t length = buffer->memory.length;
+
+    if (buffer->memory.bytes) {
+        if (!buffer->fence.pending || upload_fence_wait(&buffer->fence) == 0)
+            return true;
+        log_error("receive buffer of %zu bytes put aside for good: the end of an upload out of it "
+                  "could not be proven; see .resident/status",
+                  length);
+        pinned_memory_quarantine(device, &buffer->memory);
+        upload_fence_finish(&buffer->fence);
+    }
+    if (receive_buffer_init(device, buffer, length) == 0)
+        return true;
+    memset(buffer, 0, sizeof(*buffer));
+    buffer->memory.length = length; /* for the next attempt */
+    return false;
+}
+
+struct receive_buffer *worker_next_receive_buffer(struct worker *worker)
+{
+    unsigned int count = worker->receive_count;
+
+    /* The one used last is in the cache. */
+    for (unsigned int i = 0; i < count; i++) {
+        unsigned int index = (worker->current + i) % count;
+        struct receive_buffer *buffer = &worker->receive[index];
+
+        if (!buffer->memory.bytes)
+            continue;
+        if (buffer->fence.pending && !upload_fence_is_done(&buffer->fence))
+            continue;
+        if (receive_buffer_reclaim(worker->device, buffer)) {
+            worker->current = index;
+            return buffer;
+        }
+    }
+    /* All are taken: the one after the current one was taken first. */
+    for (unsigned int i = 1; i <= count; i++) {
+        unsigned int index = (worker->current + i) % count;
+
+        if (receive_buffer_reclaim(worker->device, &worker->receive[index])) {
+            worker->current = index;
+            return &worker->receive[index];
+        }
+    }
+    return NULL;
+}
+
+void *receive_buffer_bytes(const struct receive_buffer *buffer, size_t *capacity)
+{
+    size_t skip = WORKER_PAGE_BYTES - WORKER_WRITE_HEADER_BYTES;
+
+    *capacity = buffer->memory.length - skip;
+    return (char *)buffer->memory.bytes + skip;
+}

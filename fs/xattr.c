@@ -1,0 +1,183 @@
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "fs/namespace.h"
+#include "fs/xattr_list.h"
+
+/* Answered from the buffer, never stored, not listed: so that cp -a and rsync -X do not carry them
+ * elsewhere. */
+#define RESIDENT_PREFIX "user.resident."
+
+static bool has_prefix(const char *name, const char *prefix)
+{
+    return strncmp(name, prefix, strlen(prefix)) == 0;
+}
+
+/* Whether attributes of this name may be stored. */
+static errint_t check_name(const char *name, bool to_change)
+{
+    static const char *const prefixes[] = {"user.", "trusted.", "security."};
+
+    if (has_prefix(name, RESIDENT_PREFIX))
+        return to_change ? -EPERM : 0;
+    for (size_t i = 0; i < ARRAY_SIZE(prefixes); i++)
+        if (has_prefix(name, prefixes[i]))
+            return name[strlen(prefixes[i])] ? 0 : -EINVAL;
+    return -EOPNOTSUPP;
+}
+
+static const char *state_text(enum buffer_state state)
+{
+    switch (state) {
+    case BUFFER_OK:
+        return "ok";
+    case BUFFER_FAILED:
+        return "failed";
+    }
+    return "unknown";
+}
+
+#define RESIDENT_TEXT_BYTES 64
+
+/* NAME is what follows the prefix. The length of the text, or -ENODATA. */
+static int resident_text(const struct inode *inode, const char *name,
+                         char text[RESIDENT_TEXT_BYTES])
+{
+    struct buffer_report report;
+
+    if (!S_ISREG(inode->type))
+        return -ENODATA;
+    if (strcmp(name, "device") == 0) {
+        const struct device_identity *identity = device_identity(buffer_device(inode->buffer));
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%s:%d", identity->driver, identity->index);
+    }
+    buffer_get_report(inode->buffer, &report);
+    if (strcmp(name, "resident_bytes") == 0)
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%" PRIu64, report.resident_bytes);
+    if (strcmp(name, "dirty_bytes") == 0)
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%" PRIu64, report.dirty_bytes);
+    if (strcmp(name, "length_bytes") == 0)
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%" PRIu64, report.length_bytes);
+    if (strcmp(name, "state") == 0)
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%s", state_text(report.state));
+    return -ENODATA;
+}
+
+/* NULL: replied. Virtual files have no attributes and take none. */
+static struct inode *xattr_inode(fuse_req_t req, fuse_ino_t ino, int virtual_error)
+{
+    if (virtual_is(ino)) {
+        fuse_reply_err(req, virtual_error);
+        return NULL;
+    }
+    return request_inode(req, ino);
+}
+
+/* What get and list have in common: LENGTH as the list's functions return it. */
+static void reply_value(fuse_req_t req, ssize_t length, const char *bytes, size_t size)
+{
+    if (length < 0)
+        fuse_reply_err(req, (int)-length);
+    else if (!size)
+        fuse_reply_xattr(req, (size_t)length);
+    else if ((size_t)length > size)
+        fuse_reply_err(req, ERANGE);
+    else
+        fuse_reply_buf(req, bytes, (size_t)length);
+}
+
+static void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
+{
+    struct inode *inode = xattr_inode(req, ino, ENODATA);
+    if (!inode)
+        return;
+    errint_t error = check_name(name, false);
+    if (error) {
+        fuse_reply_err(req, -error);
+        return;
+    }
+    if (has_prefix(name, RESIDENT_PREFIX)) {
+        char text[RESIDENT_TEXT_BYTES];
+        ssize_t length = resident_text(inode, name + strlen(RESIDENT_PREFIX), text);
+        reply_value(req, length, text, size);
+        return;
+    }
+
+    size = MIN(size, (size_t)XATTR_LIST_VALUE_MAX_BYTES);
+    cleanup_free char *value = size ? malloc(size) : NULL;
+    if (size && !value) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    pthread_mutex_lock(&inode->mutex);
+    ssize_t length = xattr_list_get(inode->xattrs, name, value, size);
+    pthread_mutex_unlock(&inode->mutex);
+    reply_value(req, length, value, size);
+}
+
+static void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
+{
+    if (virtual_is(ino)) {
+        reply_value(req, 0, "", size);
+        return;
+    }
+    struct inode *inode = request_inode(req, ino);
+    if (!inode)
+        return;
+
+    size = MIN(size, (size_t)XATTR_LIST_NAMES_MAX_BYTES);
+    cleanup_free char *names = size ? malloc(size) : NULL;
+    if (size && !names) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    /* trusted.* is for CAP_SYS_ADMIN; of capabilities a request tells no more than this. */
+    bool trusted = fuse_req_ctx(req)->uid == 0;
+    pthread_mutex_lock(&inode->mutex);
+    ssize_t length = xattr_list_names(inode->xattrs, trusted, names, size);
+    pthread_mutex_unlock(&inode->mutex);
+    reply_value(req, length, names, size);
+}
+
+static void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
+                            size_t size, int flags)
+{
+    struct inode *inode = xattr_inode(req, ino, EPERM);
+    if (!inode)
+        return;
+    errint_t error = check_name(name, true);
+    if (!error) {
+        pthread_mutex_lock(&inode->mutex);
+        error = xattr_list_set(&inode->xattrs, name, value, size, flags);
+        if (!error)
+            inode_touch_locked(inode, INODE_TOUCH_CTIME);
+        pthread_mutex_unlock(&inode->mutex);
+    }
+    fuse_reply_err(req, -error);
+}
+
+static void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
+{
+    struct inode *inode = xattr_inode(req, ino, EPERM);
+    if (!inode)
+        return;
+    errint_t error = check_name(name, true);
+    if (!error) {
+        pthread_mutex_lock(&inode->mutex);
+        error = xattr_list_remove(inode->xattrs, name);
+        if (!error)
+            inode_touch_locked(inode, INODE_TOUCH_CTIME);
+        pthread_mutex_unlock(&inode->mutex);
+    }
+    fuse_reply_err(req, -error);
+}
+
+void xattr_operations(struct fuse_lowlevel_ops *ops)
+{
+    ops->getxattr = handle_getxattr;
+    ops->listxattr = handle_listxattr;
+    ops->setxattr = handle_setxattr;
+    ops->removexattr = handle_removexattr;
+}
