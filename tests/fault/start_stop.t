@@ -14,6 +14,7 @@ background() {
     daemon_pid=$(daemons_of "$mnt" | head -n 1)
     if [ -n "$daemon_pid" ]; then
         mounts=("$mnt" "$daemon_pid")
+        echo "$daemon_pid" >>"$work/daemons"
     fi
 }
 
