@@ -338,13 +338,13 @@ void inode_stat(struct inode *inode, struct stat *st)
         st->st_size = (off_t)report.length_bytes;
         st->st_blocks = (blkcnt_t)((report.resident_bytes + 511) / 512);
         st->st_blksize = INODE_FILE_BLOCK_BYTES;
-    } else if (S_ISDIR(inode->type)) {
-        st->st_size = (off_t)(directory_count(inode->directory) * INODE_ENTRY_BYTES);
     } else if (S_ISLNK(inode->type)) {
         st->st_size = (off_t)strlen(inode->target);
     }
 
     pthread_mutex_lock(&inode->mutex);
+    if (S_ISDIR(inode->type))
+        st->st_size = (off_t)(inode->entries * INODE_ENTRY_BYTES);
     st->st_mode = inode->type | inode->mode;
     st->st_nlink = inode->nlink;
     st->st_uid = inode->uid;

@@ -5,13 +5,12 @@
  * References: refs counts 1 for being linked (nlink > 0, however many names), the kernel's lookups,
  * each open file, and each short-lived borrower. When it falls to 0 the inode and its buffer are
  * destroyed. While a request names an inode, the kernel holds a lookup on it, so a handler needs no
- * reference of its own.
+ * reference of its own until it has replied; after that it must not touch the inode any more.
  *
  * Locks, in the order in which they are taken:
- *   1. namespace.rename_mutex: held by whoever needs more than one directory lock (rename, rmdir,
- *      exchange)
- *   2. directory.lock of one directory (of several only under 1): its entries and its parent
- *   3. inode.mutex: the fields marked (m)
+ *   1. residentfs.rename_mutex: held by whoever moves a directory to another parent
+ *   2. directory.lock: the entries; of two directories (rename) in the order of their numbers
+ *   3. inode.mutex: the fields marked (m); of one inode at a time
  *   4. a shard of the inode table
  * Locks of core/ are taken with none of these held: what a buffer has to say may have to wait for
  * a copy.
@@ -46,6 +45,9 @@ struct inode {
     uid_t uid;             /* (m) */
     gid_t gid;             /* (m) */
     nlink_t nlink;         /* (m) names of it; a directory: 2 + subdirectories; 0 once unlinked */
+    uint64_t entries;      /* (m) S_IFDIR: that are there or about to be. A new one is counted here
+                              first, and only while nlink is not 0; a directory is removed by setting
+                              nlink to 0, and only while this is. So rmdir needs no lock of it. */
     struct timespec atime, mtime, ctime, btime; /* (m) */
     struct xattr_list *xattrs;                  /* (m) NULL: none */
 
