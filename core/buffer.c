@@ -94,6 +94,13 @@ static ssize_t write_growing(struct buffer *buffer, uint64_t offset, const void 
     ssize_t done = upload(buffer, offset, bytes, (size_t)covered, fence);
     if (done > 0 && offset + (uint64_t)done > atomic_load(&buffer->length_bytes))
         atomic_store(&buffer->length_bytes, offset + (uint64_t)done);
+    if (done < covered) {
+        /* What was uploaded beyond what is reported must not show when the buffer gets longer. */
+        uint64_t end = atomic_load(&buffer->length_bytes);
+        upload_queue_fence(buffer->target.queue, &buffer->target);
+        if (end < offset + (uint64_t)covered && usable(buffer) == 0)
+            buffer_layout_punch(buffer, MAX(end, offset), offset + (uint64_t)covered);
+    }
     return done;
 }
 
@@ -185,9 +192,6 @@ errint_t buffer_read_ranges(struct buffer *buffer, const struct buffer_range *ra
     }
     if (err == 0)
         err = readback_run(buffer->device, &buffer->target, pieces, total);
-    /* While an unproven copy may still read it, the memory must not be given to anyone else. */
-    if (err == -ENOTRECOVERABLE)
-        atomic_store(&buffer->target.failed, true);
     pthread_rwlock_unlock(&buffer->lock);
     return err;
 }
@@ -386,6 +390,7 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     /* What is still on its way to the source, in another stream perhaps, has to be there. */
     upload_queue_fence(source->target.queue, &source->target);
     errint_t err = MIN(usable(source), usable(destination));
+    uint64_t errors = atomic_load(&destination->target.error_count);
     if (err < 0)
         return err;
     while (done < length) {
@@ -417,7 +422,12 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     }
     /* A later write to the source, in another stream perhaps, must not overtake the copy. */
     upload_queue_fence(destination->target.queue, &destination->target);
-    if (usable(destination) < 0)
+    if (atomic_load(&destination->target.failed)) {
+        /* An unproven copy may still read the source: its memory goes to nobody else either. */
+        atomic_store(&source->target.failed, true);
+        return -EIO;
+    }
+    if (usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors)
         return -EIO;
     return done > 0 ? (ssize_t)done : copied;
 }

@@ -37,6 +37,17 @@ static errint_t fence(struct buffer *buffer)
 }
 
 /*
+ * The same for copies whose result decides what is freed: ERRORS is the target's count before them.
+ * A copy that failed late is known by that count alone when another thread met its failure.
+ */
+static errint_t fence_copies(struct buffer *buffer, uint64_t errors)
+{
+    errint_t err = fence(buffer);
+
+    return err == 0 && atomic_load(&buffer->target.error_count) != errors ? -EIO : err;
+}
+
+/*
  * Replaces the extent at INDEX by FRESH, which is not in the map: the bytes that both have are
  * copied on the device, what only FRESH has is zeroed. FRESH is consumed either way.
  */
@@ -45,6 +56,7 @@ static errint_t move_extent(struct buffer *buffer, size_t index, struct extent *
     struct upload_queue *queue = buffer->target.queue;
     struct extent *old = &buffer->extents.items[index];
     uint64_t shared = MIN(extent_end(old), extent_end(fresh)) - fresh->offset;
+    uint64_t errors = atomic_load(&buffer->target.error_count);
     errint_t err = upload_queue_copy(queue, &buffer->target, fresh->address,
                                      old->address + (fresh->offset - old->offset), shared);
 
@@ -52,7 +64,7 @@ static errint_t move_extent(struct buffer *buffer, size_t index, struct extent *
         err = upload_queue_zero(queue, &buffer->target, fresh->address + shared,
                                 fresh->length - shared);
     /* The old memory may be freed only once it has been read. */
-    errint_t fenced = fence(buffer);
+    errint_t fenced = fence_copies(buffer, errors);
     if (err < 0 || fenced < 0) {
         discard(buffer, fresh);
         return err < 0 ? err : fenced;
@@ -191,6 +203,7 @@ static errint_t carve(struct buffer *buffer, size_t index, uint64_t hole, uint64
 {
     struct extent old = buffer->extents.items[index], left = {0}, right = {0};
     struct upload_queue *queue = buffer->target.queue;
+    uint64_t errors = atomic_load(&buffer->target.error_count);
     errint_t err = extent_map_reserve(&buffer->extents);
 
     if (err == 0 && hole > old.offset)
@@ -207,7 +220,7 @@ static errint_t carve(struct buffer *buffer, size_t index, uint64_t hole, uint64
     if (err == 0 && right.length > 0)
         err = upload_queue_copy(queue, &buffer->target, right.address,
                                 old.address + (hole_end - old.offset), right.length);
-    errint_t fenced = fence(buffer);
+    errint_t fenced = fence_copies(buffer, errors);
     if (err < 0 || fenced < 0) {
         err = err < 0 ? err : fenced;
         goto discard_right;

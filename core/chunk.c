@@ -13,6 +13,13 @@ static CUmemAllocationProp chunk_properties(const struct device *device)
     };
 }
 
+/* To who writes, the driver either has no memory or failed: never is an argument of his wrong. */
+static errint_t chunk_failure(struct device *device, CUresult result, const char *call,
+                              const char *what)
+{
+    return device_failure(device, result, call, what) == -ENOSPC ? -ENOSPC : -EIO;
+}
+
 static errint_t chunk_map(struct device *device, struct chunk *chunk)
 {
     const struct driver *driver = device->driver;
@@ -24,17 +31,17 @@ static errint_t chunk_map(struct device *device, struct chunk *chunk)
 
     result = driver->cuMemAddressReserve(&chunk->address, chunk->length, 0, 0, 0);
     if (result != CUDA_SUCCESS)
-        return device_failure(device, result, "cuMemAddressReserve", "device addresses");
+        return chunk_failure(device, result, "cuMemAddressReserve", "device addresses");
     result = driver->cuMemMap(chunk->address, chunk->length, 0, chunk->handle, 0);
     if (result != CUDA_SUCCESS) {
         driver->cuMemAddressFree(chunk->address, chunk->length);
-        return device_failure(device, result, "cuMemMap", "a chunk");
+        return chunk_failure(device, result, "cuMemMap", "a chunk");
     }
     result = driver->cuMemSetAccess(chunk->address, chunk->length, &access, 1);
     if (result != CUDA_SUCCESS) {
         driver->cuMemUnmap(chunk->address, chunk->length);
         driver->cuMemAddressFree(chunk->address, chunk->length);
-        return device_failure(device, result, "cuMemSetAccess", "a chunk");
+        return chunk_failure(device, result, "cuMemSetAccess", "a chunk");
     }
     return 0;
 }
@@ -55,7 +62,7 @@ errint_t chunk_create(struct device *device, uint64_t length, struct chunk *chun
     CUresult result = driver->cuMemCreate(&chunk->handle, length, &properties, 0);
     if (result != CUDA_SUCCESS) {
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_ALLOCATION, 1);
-        err = device_failure(device, result, "cuMemCreate", "device memory");
+        err = chunk_failure(device, result, "cuMemCreate", "device memory");
         goto release_budget;
     }
     err = chunk_map(device, chunk);

@@ -216,6 +216,9 @@ static errint_t probe(struct device *device, char *message, size_t message_bytes
     return 0;
 }
 
+/* What device_attach_thread made current for this thread, so that it can be cheap. */
+static _Thread_local CUcontext current;
+
 static void *flusher_main(void *data);
 
 static errint_t start_queues(struct device *device, char *message, size_t message_bytes)
@@ -278,6 +281,7 @@ errint_t device_open(const struct device_selector *selector, const struct device
             device->driver->cuDevicePrimaryCtxRetain(&device->context, device->cuda_device);
         if (result == CUDA_SUCCESS) {
             device->has_context = true;
+            current = NULL;
             result = device->driver->cuCtxSetCurrent(device->context);
         }
         if (result != CUDA_SUCCESS)
@@ -319,6 +323,7 @@ void device_close(struct device *device)
     stream_pool_finish(device);
     slab_pool_finish(device);
     if (device->has_context) {
+        current = NULL;
         device->driver->cuCtxSetCurrent(NULL);
         device->driver->cuDevicePrimaryCtxRelease(device->cuda_device);
     }
@@ -332,8 +337,6 @@ void device_close(struct device *device)
 
 errint_t device_attach_thread(struct device *device)
 {
-    static _Thread_local CUcontext current;
-
     if (current == device->context)
         return 0;
     CUresult result = device->driver->cuCtxSetCurrent(device->context);

@@ -65,6 +65,9 @@ static errint_t run_job(struct device *device, struct upload_target *target, str
     }
     if (err < 0) {
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_READBACK, 1);
+        /* While an unproven copy may still read it, the memory must not be given to anyone else. */
+        if (err == -ENOTRECOVERABLE)
+            atomic_store(&target->failed, true);
         return err == -ENOTRECOVERABLE ? err : -EIO;
     }
     uint64_t bytes = 0;

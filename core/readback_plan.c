@@ -104,7 +104,8 @@ errint_t readback_plan_validate(const struct readback_plan *plan,
     for (size_t i = 0; i < plan->copy_count; i++) {
         if (plan->copies[i].length == 0 || plan->copies[i].host_offset != host_bytes)
             return -EINVAL;
-        host_bytes += plan->copies[i].length;
+        if (__builtin_add_overflow(host_bytes, plan->copies[i].length, &host_bytes))
+            return -EINVAL;
     }
     if (host_bytes != plan->host_bytes)
         return -EINVAL;

@@ -27,6 +27,7 @@ struct upload_queue {
     struct upload_batch batch;
     uint64_t oldest_pending_ns;
     struct upload_target *dirty_targets;
+    uint64_t fence_failures; /* how often a copy failed after it was submitted */
 
     struct staging_block *blocks; /* block_limit of them, block_count in use */
     size_t block_count;
@@ -53,6 +54,8 @@ static void target_unlist(struct upload_target *target)
     target->link = NULL;
     target->dirty_bytes = 0;
     target->pending_bytes = 0;
+    target->zeroing_count = 0;
+    target->zeroing_untold = 0;
     atomic_store(&target->dirty, false);
 }
 
@@ -85,6 +88,23 @@ static void target_failed(struct upload_queue *queue, struct upload_target *targ
         log_error("buffer %llu: an upload in [%llu, %llu) is lost (%s); write it again",
                   (unsigned long long)target->id, (unsigned long long)target->dirty_start,
                   (unsigned long long)target->dirty_end, why);
+}
+
+/* Keeps in mind what has to be zeroed again should a copy before its proof fail. */
+static void target_zeroing(struct upload_queue *queue, struct upload_target *target,
+                           CUdeviceptr address, uint64_t length)
+{
+    unsigned int kept = 0;
+
+    for (unsigned int i = 0; i < target->zeroing_count; i++)
+        if (target->zeroing[i].sequence > queue->proven.sequence)
+            target->zeroing[kept++] = target->zeroing[i];
+    target->zeroing_count = kept;
+    if (kept < ARRAY_SIZE(target->zeroing))
+        target->zeroing[target->zeroing_count++] =
+            (struct upload_zeroing){address, length, queue->submitted.sequence};
+    else
+        target->zeroing_untold = queue->submitted.sequence;
 }
 
 static void advance_proven(struct upload_queue *queue, const struct upload_mark *mark)
@@ -141,20 +161,47 @@ static void queue_quarantine(struct upload_queue *queue, const char *why)
 }
 
 /*
+ * A copy failed after its submission, and it may have been any that is unproven. Uploads are lost
+ * and their targets told; memory that was to be zeroed is zeroed again, or its buffer is given up:
+ * what it held before belongs to somebody else. Returns whether that is proven.
+ */
+static bool zero_again(struct upload_queue *queue)
+{
+    const struct driver *driver = queue->device->driver;
+    CUresult result = CUDA_SUCCESS;
+
+    for (struct upload_target *t = queue->dirty_targets; t; t = t->next) {
+        if (t->zeroing_untold > queue->proven.sequence)
+            atomic_store(&t->failed, true);
+        for (unsigned int i = 0; i < t->zeroing_count && result == CUDA_SUCCESS; i++)
+            if (t->zeroing[i].sequence > queue->proven.sequence)
+                result = driver->cuMemsetD8Async(t->zeroing[i].address, 0, t->zeroing[i].length,
+                                                 queue->stream);
+    }
+    if (result == CUDA_SUCCESS)
+        result = driver->cuStreamSynchronize(queue->stream);
+    if (result != CUDA_SUCCESS)
+        device_failure(queue->device, result, "cuMemsetD8Async", "zeroing again");
+    return result == CUDA_SUCCESS;
+}
+
+/*
  * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
- * was is unknown, so that all unproven ones count as lost. Returns the errno; *unproven says which
- * of the two it was.
+ * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of
+ * the two it was.
  */
 static errint_t queue_failed(struct upload_queue *queue, CUresult result, const char *call,
                              bool fence_failed, bool *unproven)
 {
     struct device *device = queue->device;
-    errint_t err = device_failure(device, result, call, "an upload stream");
     const char *why = driver_error_name(device->driver, result);
     CUresult proof = result;
 
-    if (fence_failed)
+    device_failure(device, result, call, "an upload stream");
+    if (fence_failed) {
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_FENCE, 1);
+        queue->fence_failures++;
+    }
     if (!device_is_lost(device) && queue->stream)
         proof = device->driver->cuStreamSynchronize(queue->stream);
     *unproven = proof != CUDA_SUCCESS;
@@ -163,12 +210,18 @@ static errint_t queue_failed(struct upload_queue *queue, CUresult result, const 
         return -EIO;
     }
     telemetry_add(&device->telemetry, TELEMETRY_SYNC_POINTS, 1);
-    if (fence_failed)
+    if (fence_failed) {
+        if (!zero_again(queue)) {
+            *unproven = true;
+            queue_quarantine(queue, why);
+            return -EIO;
+        }
         for (struct upload_target *t = queue->dirty_targets; t; t = t->next)
             if (t->submitted > queue->proven.sequence)
                 target_failed(queue, t, why);
+    }
     advance_proven(queue, &queue->submitted);
-    return err == -ENOSPC ? -EIO : err;
+    return -EIO;
 }
 
 /* The result of waiting for an event that was recorded at MARK. */
@@ -312,7 +365,8 @@ static struct staging_block *block_oldest(struct upload_queue *queue)
 
 /*
  * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
- * new one, or, at the limit, the oldest once it is complete.
+ * new one, or, at the limit, the oldest once it is complete. 0 although there is no room yet: a
+ * fence failed, which others were told; to be called again when the queue is ready.
  */
 static errint_t next_block(struct upload_queue *queue)
 {
@@ -325,13 +379,19 @@ static errint_t next_block(struct upload_queue *queue)
     if (queue->active && queue->active->mark.sequence > queue->proven.sequence) {
         queue->active->mark = queue->submitted;
         result = driver->cuEventRecord(queue->active->event, queue->stream);
-        if (result != CUDA_SUCCESS)
-            return queue_failed(queue, result, "cuEventRecord", false, &unproven);
+        if (result != CUDA_SUCCESS) {
+            queue_failed(queue, result, "cuEventRecord", false, &unproven);
+            return 0;
+        }
     }
     block = block_oldest(queue);
-    if (block && block->mark.sequence > queue->proven.sequence &&
-        driver->cuEventQuery(block->event) == CUDA_SUCCESS)
-        advance_proven(queue, &block->mark);
+    if (block && block->mark.sequence > queue->proven.sequence) {
+        result = driver->cuEventQuery(block->event);
+        if (result == CUDA_SUCCESS)
+            advance_proven(queue, &block->mark);
+        else if (result != CUDA_ERROR_NOT_READY)
+            return event_waited(queue, &block->mark, result, &unproven);
+    }
     if (!block || block->mark.sequence > queue->proven.sequence) {
         if (queue->block_count < queue->block_limit)
             err = block_create(queue, &block);
@@ -344,7 +404,7 @@ static errint_t next_block(struct upload_queue *queue)
         err =
             event_waited(queue, &block->mark, driver->cuEventSynchronize(block->event), &unproven);
         if (err < 0)
-            return err;
+            return 0;
     }
     queue->active = block;
     upload_batch_set_staging(&queue->batch, block->memory.bytes, 0, block->memory.length);
@@ -409,6 +469,16 @@ static errint_t queue_ready(struct upload_queue *queue)
     return queue->stream ? 0 : -EIO;
 }
 
+/*
+ * Submits what was gathered, so that something of TARGET can come after it. Failures of uploads are
+ * told to those who wrote them and keep nobody else from going on.
+ */
+static errint_t make_way(struct upload_queue *queue, struct upload_target *target)
+{
+    submit_pending(queue);
+    return atomic_load(&target->failed) ? -EIO : queue_ready(queue);
+}
+
 errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *target,
                              struct upload_place place, const void *bytes, size_t length)
 {
@@ -421,7 +491,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         size_t room = upload_batch_room(&queue->batch);
         /* A small write is not cut in two for the sake of the end of a block. */
         if (room == 0 || (room < length && length <= queue->block_bytes / 8)) {
-            err = submit_pending(queue);
+            err = make_way(queue, target);
             if (err == 0)
                 err = next_block(queue);
             continue;
@@ -431,7 +501,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         if (queue->batch.count == 0)
             queue->oldest_pending_ns = monotonic_ns();
         if (!upload_batch_add(&queue->batch, target, place.extent_id, place.address, from, part)) {
-            err = submit_pending(queue);
+            err = make_way(queue, target);
             continue;
         }
         target_list(queue, target, place.offset, part);
@@ -445,7 +515,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         (queue->device->options.flush_interval_ms == 0 ||
          queue->batch.base + queue->batch.used - queue->batch.intervals[0].bytes >=
              (ptrdiff_t)SUBMIT_BYTES))
-        err = submit_pending(queue);
+        submit_pending(queue); /* the bytes were accepted: a failure is a deferred one */
     telemetry_add(&queue->device->telemetry, TELEMETRY_UPLOAD_REQUESTS, 1);
     pthread_mutex_unlock(&queue->mutex);
     if (wake)
@@ -472,10 +542,11 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err < 0)
         goto unlock;
     struct upload_mark before = queue->submitted;
+    uint64_t sequence = before.sequence;
     result = driver->cuMemcpyHtoDAsync(place.address, bytes, length, queue->stream);
     if (result == CUDA_SUCCESS) {
         target_list(queue, target, place.offset, length);
@@ -488,6 +559,8 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     }
     if (result != CUDA_SUCCESS)
         err = queue_failed(queue, result, call, false, &unproven);
+    if (before.sequence > sequence && !unproven)
+        err = 0; /* without a fence, but the copy is made and proven */
     if (result == CUDA_SUCCESS || unproven) {
         fence->queue = queue;
         fence->mark = before;
@@ -511,13 +584,15 @@ errint_t upload_queue_zero(struct upload_queue *queue, struct upload_target *tar
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err == 0) {
         CUresult result = queue->device->driver->cuMemsetD8Async(address, 0, length, queue->stream);
         target_list(queue, target, 0, 0);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
             err = queue_failed(queue, result, "cuMemsetD8Async", false, &unproven);
+        else
+            target_zeroing(queue, target, address, length);
     }
     pthread_mutex_unlock(&queue->mutex);
     if (err == 0)
@@ -535,7 +610,7 @@ errint_t upload_queue_copy(struct upload_queue *queue, struct upload_target *tar
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
     if (err == 0) {
         CUresult result =
             queue->device->driver->cuMemcpyDtoDAsync(destination, source, length, queue->stream);
@@ -617,16 +692,24 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
     bool unproven = false;
 
     pthread_mutex_lock(&queue->mutex);
+    uint64_t errors = atomic_load(&target->error_count);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
-        err = submit_pending(queue);
+        err = make_way(queue, target);
+    /* A read shows every write that returned before it, or is an error. */
+    if (atomic_load(&target->error_count) != errors)
+        err = -EIO;
     if (err == 0) {
+        uint64_t failures = queue->fence_failures;
         CUresult result = submit(queue->stream, data);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
             err = queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
         else
             err = record_and_wait(queue, &unproven);
+        /* A failure is told once: another thread may have met that of these copies. */
+        if (queue->fence_failures != failures && err == 0)
+            err = -EIO;
     }
     pthread_mutex_unlock(&queue->mutex);
     return unproven ? -ENOTRECOVERABLE : err;
@@ -708,7 +791,8 @@ void upload_fence_finish(struct upload_fence *fence)
 
 bool upload_fence_is_done(struct upload_fence *fence)
 {
-    return !fence->pending || fence->device->driver->cuEventQuery(fence->event) == CUDA_SUCCESS;
+    return !fence->pending ||
+           fence->device->driver->cuEventQuery(fence->event) != CUDA_ERROR_NOT_READY;
 }
 
 errint_t upload_fence_wait(struct upload_fence *fence)

@@ -22,12 +22,19 @@ struct upload_queue;
 
 /* What a queue knows of a buffer. Under the queue's mutex, but for the atomics. */
 struct upload_target {
-    struct upload_queue *queue;         /* constant */
-    uint64_t id;                        /* of the buffer, for messages; constant */
-    uint64_t pending_bytes;             /* gathered, not submitted */
-    uint64_t submitted;                 /* sequence number of its last operation in the stream */
-    uint64_t dirty_bytes;               /* accepted and not proven (at most) */
-    uint64_t dirty_start, dirty_end;    /* hull of their places in the buffer */
+    struct upload_queue *queue;      /* constant */
+    uint64_t id;                     /* of the buffer, for messages; constant */
+    uint64_t pending_bytes;          /* gathered, not submitted */
+    uint64_t submitted;              /* sequence number of its last operation in the stream */
+    uint64_t dirty_bytes;            /* accepted and not proven (at most) */
+    uint64_t dirty_start, dirty_end; /* hull of their places in the buffer */
+    /* Zeroing that is not proven: until it is, the memory may hold another file's bytes. */
+    struct upload_zeroing {
+        CUdeviceptr address;
+        uint64_t length, sequence;
+    } zeroing[4];
+    unsigned int zeroing_count;
+    uint64_t zeroing_untold; /* sequence of the last that found no place above; 0: none */
     struct upload_target *next, **link; /* in the queue's list of dirty targets; link NULL: not */
 
     _Atomic bool dirty;           /* is in the list: a read must go through the queue */

@@ -115,6 +115,8 @@ static bool merge_into_last(struct upload_batch *batch, uint64_t address, const 
         memcpy(last->bytes + (address - last->address), bytes, length);
         last->length += grown;
         batch->used += grown;
+        while (collapse_once(batch))
+            ;
         return true;
     }
     size_t rest = end < last_end ? (size_t)(last_end - end) : 0;
