@@ -57,7 +57,6 @@ struct conf {
     uint32_t max_background;
     enum conf_cache cache;
     double entry_timeout_s, attr_timeout_s;
-    enum conf_switch io_uring;
 
     /* [transfer] */
     uint64_t staging_bytes; /* at least max_write_bytes */

@@ -91,16 +91,6 @@ static const struct conf_option options[] = {
         .flags = CONF_ADVANCED,
     },
     {
-        .name = "io_uring",
-        .section = "transport",
-        .type = CONF_ENUM,
-        .offset = FIELD(io_uring),
-        .default_text = "auto",
-        .help = "requests over io_uring; auto: where kernel and libfuse have it",
-        .choices = switch_choices,
-        .flags = CONF_ADVANCED,
-    },
-    {
         .name = "staging",
         .section = "transfer",
         .type = CONF_SIZE,

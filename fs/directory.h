@@ -13,7 +13,6 @@
 #define RESIDENTFS_FS_DIRECTORY_H
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 #include "core/util.h"
 
@@ -41,10 +40,8 @@ struct directory_slot {
 
 struct directory {
     pthread_rwlock_t lock;
-    _Atomic size_t count; /* entries; may be read without the lock */
-    bool removed;         /* rmdir has been here: no new entries */
-
     /* private, under the lock */
+    size_t count;
     uint64_t hash_seed, next_cookie;
     struct directory_entry **buckets;
     size_t buckets_count; /* a power of two, or 0 */
@@ -57,11 +54,14 @@ struct directory *directory_create(void);
 /* Frees the entries too. NULL is fine. */
 void directory_destroy(struct directory *directory);
 
+/* How many entries. */
+size_t directory_count(const struct directory *directory);
+
 struct directory_entry *directory_find(const struct directory *directory, const char *name);
 
 /*
  * -EEXIST, -ENAMETOOLONG, -ENOMEM. *OUT is set on success; with -EEXIST it is the entry that is
- * there. Does not look at removed.
+ * there.
  */
 errint_t directory_insert(struct directory *directory, const char *name, struct inode *inode,
                           struct directory_entry **out);

@@ -5,13 +5,12 @@
  * References: refs counts 1 for being linked (nlink > 0, however many names), the kernel's lookups,
  * each open file, and each short-lived borrower. When it falls to 0 the inode and its buffer are
  * destroyed. While a request names an inode, the kernel holds a lookup on it, so a handler needs no
- * reference of its own.
+ * reference of its own until it has replied; after that it must not touch the inode any more.
  *
  * Locks, in the order in which they are taken:
- *   1. namespace.rename_mutex: held by whoever needs more than one directory lock (rename, rmdir,
- *      exchange)
- *   2. directory.lock of one directory (of several only under 1): its entries and its parent
- *   3. inode.mutex: the fields marked (m)
+ *   1. residentfs.rename_mutex: held by whoever moves a directory to another parent
+ *   2. directory.lock: the entries; of two directories (rename) in the order of their numbers
+ *   3. inode.mutex: the fields marked (m); of one inode at a time
  *   4. a shard of the inode table
  * Locks of core/ are taken with none of these held: what a buffer has to say may have to wait for
  * a copy.
@@ -46,6 +45,9 @@ struct inode {
     uid_t uid;             /* (m) */
     gid_t gid;             /* (m) */
     nlink_t nlink;         /* (m) names of it; a directory: 2 + subdirectories; 0 once unlinked */
+    uint64_t entries;      /* (m) S_IFDIR: that are there or about to be. A new one is counted here
+                              first, and only while nlink is not 0; a directory is removed by setting
+                              nlink to 0, and only while this is. So rmdir needs no lock of it. */
     struct timespec atime, mtime, ctime, btime; /* (m) */
     struct xattr_list *xattrs;                  /* (m) NULL: none */
 
@@ -58,7 +60,8 @@ struct inode {
         struct directory *directory; /* S_IFDIR: owned */
         char *target;                /* S_IFLNK: owned, constant */
     };
-    _Atomic uint32_t writers; /* S_IFREG: descriptions open for writing */
+    uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
+    bool discarded;            /* (m) S_IFREG: unlinked and closed: its bytes are gone */
 
     struct inode *table_next; /* private to the table */
 };
@@ -102,6 +105,16 @@ struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t ui
 
 void inode_ref(struct inode *inode, uint64_t count);
 void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);
+
+/*
+ * Open descriptions of a regular file. Once it has neither a name nor an opener its device memory
+ * is given back, without waiting for the kernel to forget the inode; -ENOENT to those who open it
+ * after that. The last writer's close gives back slack.
+ */
+errint_t inode_opened(struct inode *inode, bool for_writing);
+void inode_closed(struct inode *inode, bool for_writing);
+/* nlink has fallen to 0. */
+void inode_unlinked(struct inode *inode);
 
 /* The kernel's lookups; a lookup is also a reference. */
 void inode_lookup_added(struct inode *inode);

@@ -19,50 +19,69 @@ bool namespace_is_virtual(fuse_ino_t parent, const char *name)
     return virtual_is(parent) || (parent == INODE_ROOT && virtual_lookup(parent, name));
 }
 
-void namespace_name_added(struct inode *inode, const struct inode *parent,
-                          const struct directory_entry *entry)
+errint_t namespace_reserve_entry(struct inode *parent, bool is_directory)
+{
+    errint_t error = 0;
+
+    pthread_mutex_lock(&parent->mutex);
+    if (parent->nlink == 0) {
+        error = -ENOENT;
+    } else if (is_directory && parent->nlink >= INODE_LINKS_MAX) {
+        error = -EMLINK;
+    } else {
+        parent->entries++;
+        parent->nlink += is_directory;
+    }
+    pthread_mutex_unlock(&parent->mutex);
+    return error;
+}
+
+void namespace_unreserve_entry(struct inode *parent, bool is_directory)
+{
+    pthread_mutex_lock(&parent->mutex);
+    parent->entries--;
+    parent->nlink -= is_directory;
+    pthread_mutex_unlock(&parent->mutex);
+}
+
+void namespace_entry_added(struct inode *parent)
+{
+    inode_touch(parent, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+}
+
+void namespace_entry_removed(struct inode *parent, bool is_directory)
+{
+    pthread_mutex_lock(&parent->mutex);
+    parent->entries--;
+    parent->nlink -= is_directory;
+    inode_touch_locked(parent, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+    pthread_mutex_unlock(&parent->mutex);
+}
+
+void namespace_named(struct inode *inode, const struct inode *parent,
+                     const struct directory_entry *entry)
 {
     inode->parent_ino = parent->ino;
     inode->parent_cookie = entry->cookie;
 }
 
-void namespace_name_removed(struct inode *inode, const struct inode *parent, uint64_t cookie)
+errint_t namespace_unlink(const struct inode *parent, const struct directory_entry *entry,
+                          uint64_t *unrefs)
 {
-    if (inode->parent_ino == parent->ino && inode->parent_cookie == cookie)
-        inode->parent_ino = inode->parent_cookie = 0;
-}
+    struct inode *inode = entry->inode;
 
-uint64_t namespace_drop_link(struct inode *inode, const struct inode *parent, uint64_t cookie)
-{
     pthread_mutex_lock(&inode->mutex);
+    if (inode->entries) {
+        pthread_mutex_unlock(&inode->mutex);
+        return -ENOTEMPTY;
+    }
     inode->nlink = S_ISDIR(inode->type) ? 0 : inode->nlink - 1;
+    *unrefs += inode->nlink == 0;
+    if (inode->parent_ino == parent->ino && inode->parent_cookie == entry->cookie)
+        inode->parent_ino = inode->parent_cookie = 0;
     inode_touch_locked(inode, INODE_TOUCH_CTIME);
-    namespace_name_removed(inode, parent, cookie);
-    bool unlinked = inode->nlink == 0;
     pthread_mutex_unlock(&inode->mutex);
-    return unlinked ? 1 : 0;
-}
-
-void namespace_parent_changed(struct inode *parent, int delta)
-{
-    pthread_mutex_lock(&parent->mutex);
-    parent->nlink += (nlink_t)delta;
-    inode_touch_locked(parent, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
-    pthread_mutex_unlock(&parent->mutex);
-}
-
-errint_t namespace_retire_directory(struct inode *inode)
-{
-    struct directory *directory = inode->directory;
-    errint_t error = 0;
-
-    pthread_rwlock_wrlock(&directory->lock);
-    if (directory->count)
-        error = -ENOTEMPTY;
-    else
-        directory->removed = true;
-    pthread_rwlock_unlock(&directory->lock);
-    return error;
+    return 0;
 }
 
 void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
@@ -169,34 +188,29 @@ static void handle_forget_multi(fuse_req_t req, size_t count, struct fuse_forget
 
 /* -- new nodes --------------------------------------------------------------------------------- */
 
-/* Puts the inode, made but nowhere yet, into the directory. Its one reference becomes the link's.
+/* The inode, made but nowhere yet, is put into the directory. Its one reference is the link's then.
  */
 static errint_t publish(struct inode *parent, const char *name, struct inode *inode)
 {
-    struct directory_entry *entry;
     bool is_directory = S_ISDIR(inode->type);
-    errint_t error = 0;
+    struct directory_entry *entry;
 
-    pthread_rwlock_wrlock(&parent->directory->lock);
-    pthread_mutex_lock(&parent->mutex);
-    if (is_directory && parent->nlink >= INODE_LINKS_MAX)
-        error = -EMLINK;
-    pthread_mutex_unlock(&parent->mutex);
-    if (parent->directory->removed)
-        error = -ENOENT;
-    if (!error)
-        error = directory_insert(parent->directory, name, inode, &entry);
-    if (!error) {
-        pthread_mutex_lock(&inode->mutex);
-        if (!is_directory)
-            inode->nlink = 1;
-        namespace_name_added(inode, parent, entry);
-        pthread_mutex_unlock(&inode->mutex);
-        inode_lookup_added(inode);
-        namespace_parent_changed(parent, is_directory ? 1 : 0);
+    errint_t error = namespace_reserve_entry(parent, is_directory);
+    if (error)
+        return error;
+    error = directory_insert(parent->directory, name, inode, &entry);
+    if (error) {
+        namespace_unreserve_entry(parent, is_directory);
+        return error;
     }
-    pthread_rwlock_unlock(&parent->directory->lock);
-    return error;
+    pthread_mutex_lock(&inode->mutex);
+    if (!is_directory)
+        inode->nlink = 1;
+    namespace_named(inode, parent, entry);
+    pthread_mutex_unlock(&inode->mutex);
+    inode_lookup_added(inode);
+    namespace_entry_added(parent);
+    return 0;
 }
 
 static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode *parent,
@@ -225,7 +239,9 @@ static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode 
         inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
     if (!inode)
         return -errno;
+    pthread_rwlock_wrlock(&parent->directory->lock);
     errint_t error = publish(parent, name, inode);
+    pthread_rwlock_unlock(&parent->directory->lock);
     if (error) {
         inode_unref(fs->inodes, inode, 1);
         return error;
@@ -285,6 +301,8 @@ static void handle_symlink(fuse_req_t req, const char *target, fuse_ino_t parent
 
 static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
 {
+    struct residentfs *fs = request_fs(req);
+
     if (virtual_is(ino)) {
         fuse_reply_err(req, EINVAL);
         return;
@@ -297,43 +315,54 @@ static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
         return;
     }
     inode_touch(inode, INODE_TOUCH_ATIME);
+    /* The reply is made of the inode's own memory, so it must outlive it. */
+    inode_ref(inode, 1);
     fuse_reply_readlink(req, inode->target);
+    inode_unref(fs->inodes, inode, 1);
 }
 
 /* -- more and fewer names ---------------------------------------------------------------------- */
 
+/* One more name for the inode. Its last one may go meanwhile; then it cannot come back. */
+static errint_t count_link(struct inode *inode, const struct inode *parent,
+                           const struct directory_entry *entry)
+{
+    errint_t error = 0;
+
+    pthread_mutex_lock(&inode->mutex);
+    if (inode->nlink == 0) {
+        error = -ENOENT;
+    } else if (inode->nlink >= INODE_LINKS_MAX) {
+        error = -EMLINK;
+    } else {
+        inode->nlink++;
+        inode_touch_locked(inode, INODE_TOUCH_CTIME);
+        namespace_named(inode, parent, entry);
+    }
+    pthread_mutex_unlock(&inode->mutex);
+    return error;
+}
+
 static errint_t add_link(struct inode *parent, const char *name, struct inode *inode)
 {
     struct directory_entry *entry;
-    errint_t error;
 
-    pthread_rwlock_wrlock(&parent->directory->lock);
-    if (parent->directory->removed)
-        error = -ENOENT;
-    else
-        error = directory_insert(parent->directory, name, inode, &entry);
+    errint_t error = namespace_reserve_entry(parent, false);
+    if (error)
+        return error;
+    error = directory_insert(parent->directory, name, inode, &entry);
     if (!error) {
-        /* Its last name may go at the same time in another directory; then it cannot come back. */
-        pthread_mutex_lock(&inode->mutex);
-        if (inode->nlink == 0)
-            error = -ENOENT;
-        else if (inode->nlink >= INODE_LINKS_MAX)
-            error = -EMLINK;
-        if (!error) {
-            inode->nlink++;
-            inode_touch_locked(inode, INODE_TOUCH_CTIME);
-            namespace_name_added(inode, parent, entry);
-        }
-        pthread_mutex_unlock(&inode->mutex);
-        if (error) {
+        error = count_link(inode, parent, entry);
+        if (error)
             directory_remove(parent->directory, entry);
-        } else {
-            inode_lookup_added(inode);
-            namespace_parent_changed(parent, 0);
-        }
     }
-    pthread_rwlock_unlock(&parent->directory->lock);
-    return error;
+    if (error) {
+        namespace_unreserve_entry(parent, false);
+        return error;
+    }
+    inode_lookup_added(inode);
+    namespace_entry_added(parent);
+    return 0;
 }
 
 static void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent_ino, const char *name)
@@ -355,9 +384,12 @@ static void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent_ino, c
     if (!parent)
         return;
 
-    errint_t error = S_ISDIR(inode->type)     ? -EPERM
-                     : !S_ISDIR(parent->type) ? -ENOTDIR
-                                              : add_link(parent, name, inode);
+    errint_t error = S_ISDIR(inode->type) ? -EPERM : S_ISDIR(parent->type) ? 0 : -ENOTDIR;
+    if (!error) {
+        pthread_rwlock_wrlock(&parent->directory->lock);
+        error = add_link(parent, name, inode);
+        pthread_rwlock_unlock(&parent->directory->lock);
+    }
     if (error) {
         fuse_reply_err(req, -error);
         return;
@@ -367,64 +399,33 @@ static void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent_ino, c
     reply_entry(req, fs, inode, &entry);
 }
 
-static errint_t remove_name(struct residentfs *fs, struct inode *parent, const char *name)
+/* *INODE and *UNREFS: what to give back once the lock is released. */
+static errint_t remove_entry(struct inode *parent, const char *name, bool is_directory,
+                             struct inode **inode, uint64_t *unrefs)
 {
-    struct directory_entry *entry;
-    struct inode *inode = NULL;
-    uint64_t unrefs = 0;
-    errint_t error = 0;
+    struct directory_entry *entry = directory_find(parent->directory, name);
+    if (!entry)
+        return -ENOENT;
+    if (!is_directory && S_ISDIR(entry->inode->type))
+        return -EISDIR;
+    if (is_directory && !S_ISDIR(entry->inode->type))
+        return -ENOTDIR;
 
-    pthread_rwlock_wrlock(&parent->directory->lock);
-    entry = directory_find(parent->directory, name);
-    if (!entry) {
-        error = -ENOENT;
-    } else if (S_ISDIR(entry->inode->type)) {
-        error = -EISDIR;
-    } else {
-        inode = entry->inode;
-        unrefs = namespace_drop_link(inode, parent, entry->cookie);
-        directory_remove(parent->directory, entry);
-        namespace_parent_changed(parent, 0);
-    }
-    pthread_rwlock_unlock(&parent->directory->lock);
-    if (inode)
-        inode_unref(fs->inodes, inode, unrefs);
-    return error;
-}
-
-static errint_t remove_directory(struct residentfs *fs, struct inode *parent, const char *name)
-{
-    struct directory_entry *entry;
-    struct inode *inode = NULL;
-    errint_t error = 0;
-
-    pthread_mutex_lock(&fs->rename_mutex);
-    pthread_rwlock_wrlock(&parent->directory->lock);
-    entry = directory_find(parent->directory, name);
-    if (!entry) {
-        error = -ENOENT;
-    } else if (!S_ISDIR(entry->inode->type)) {
-        error = -ENOTDIR;
-    } else {
-        error = namespace_retire_directory(entry->inode);
-    }
-    if (!error) {
-        inode = entry->inode;
-        namespace_drop_link(inode, parent, entry->cookie);
-        directory_remove(parent->directory, entry);
-        namespace_parent_changed(parent, -1);
-    }
-    pthread_rwlock_unlock(&parent->directory->lock);
-    pthread_mutex_unlock(&fs->rename_mutex);
-    if (inode)
-        inode_unref(fs->inodes, inode, 1);
-    return error;
+    *inode = entry->inode;
+    errint_t error = namespace_unlink(parent, entry, unrefs);
+    if (error)
+        return error;
+    directory_remove(parent->directory, entry);
+    namespace_entry_removed(parent, is_directory);
+    return 0;
 }
 
 static void reply_removal(fuse_req_t req, fuse_ino_t parent_ino, const char *name,
-                          errint_t (*remove)(struct residentfs *fs, struct inode *parent,
-                                             const char *name))
+                          bool is_directory)
 {
+    struct inode *inode = NULL;
+    uint64_t unrefs = 0;
+
     if (namespace_is_virtual(parent_ino, name)) {
         fuse_reply_err(req, EPERM);
         return;
@@ -434,18 +435,27 @@ static void reply_removal(fuse_req_t req, fuse_ino_t parent_ino, const char *nam
         return;
     errint_t error = !S_ISDIR(parent->type)              ? -ENOTDIR
                      : strlen(name) > DIRECTORY_NAME_MAX ? -ENAMETOOLONG
-                                                         : remove(request_fs(req), parent, name);
+                                                         : 0;
+    if (!error) {
+        pthread_rwlock_wrlock(&parent->directory->lock);
+        error = remove_entry(parent, name, is_directory, &inode, &unrefs);
+        pthread_rwlock_unlock(&parent->directory->lock);
+    }
+    if (unrefs) {
+        inode_unlinked(inode);
+        inode_unref(request_fs(req)->inodes, inode, unrefs);
+    }
     fuse_reply_err(req, -error);
 }
 
 static void handle_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    reply_removal(req, parent, name, remove_name);
+    reply_removal(req, parent, name, false);
 }
 
 static void handle_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
-    reply_removal(req, parent, name, remove_directory);
+    reply_removal(req, parent, name, true);
 }
 
 /* -- the whole --------------------------------------------------------------------------------- */
@@ -484,7 +494,7 @@ void namespace_operations(struct fuse_lowlevel_ops *ops)
     ops->link = handle_link;
     ops->unlink = handle_unlink;
     ops->rmdir = handle_rmdir;
-    ops->rename = rename_handle;
+    ops->rename = handle_rename;
     readdir_operations(ops);
     attributes_operations(ops);
     xattr_operations(ops);

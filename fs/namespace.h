@@ -20,31 +20,32 @@ struct inode *request_inode(fuse_req_t req, fuse_ino_t ino);
 bool namespace_is_virtual(fuse_ino_t parent, const char *name);
 
 /*
- * Notes that ENTRY of PARENT now names the inode, or that this name of it is gone. PARENT's
- * directory is locked for writing, INODE's mutex held.
+ * What happens to the inode of a directory, and to the inode named, when an entry comes or goes.
+ * The directory's lock is held for writing. Each takes the mutex of the inode that it is about.
  */
-void namespace_name_added(struct inode *inode, const struct inode *parent,
-                          const struct directory_entry *entry);
-void namespace_name_removed(struct inode *inode, const struct inode *parent, uint64_t cookie);
 
 /*
- * A name of the inode is gone from PARENT, as above: counts links down (a directory's to 0) and
- * sets ctime. Takes the mutex. Returns how many references the caller must give back once it has
- * released all locks.
+ * A new entry is about to be made: counts it. -ENOENT: the directory has been removed. -EMLINK: too
+ * many subdirectories. Followed by namespace_entry_added or namespace_unreserve_entry.
  */
-uint64_t namespace_drop_link(struct inode *inode, const struct inode *parent, uint64_t cookie);
+errint_t namespace_reserve_entry(struct inode *parent, bool is_directory);
+void namespace_unreserve_entry(struct inode *parent, bool is_directory);
+void namespace_entry_added(struct inode *parent);
+void namespace_entry_removed(struct inode *parent, bool is_directory);
+
+/* ENTRY of PARENT names the inode from now on. The caller holds the inode's mutex. */
+void namespace_named(struct inode *inode, const struct inode *parent,
+                     const struct directory_entry *entry);
 
 /*
- * Closes a directory that is about to lose its name to new entries; -ENOTEMPTY if it has any. Takes
- * its lock: rename_mutex is held.
+ * ENTRY of PARENT names its inode no more. A directory that has entries gives -ENOTEMPTY. Adds to
+ * *UNREFS how many references of the inode to give back once all locks are released.
  */
-errint_t namespace_retire_directory(struct inode *inode);
-
-/* DELTA subdirectories more; entries have changed. PARENT's directory is locked for writing. */
-void namespace_parent_changed(struct inode *parent, int delta);
+errint_t namespace_unlink(const struct inode *parent, const struct directory_entry *entry,
+                          uint64_t *unrefs);
 
 /* fs/rename.c */
-void rename_handle(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+void handle_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
                    const char *new_name, unsigned int flags);
 
 /* fs/readdir.c */

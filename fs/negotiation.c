@@ -116,6 +116,8 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     connection->congestion_threshold = MAX(fs->conf->max_background * 3 / 4, 1u);
     connection->time_gran = 1;
     fs->connection = *connection;
+    if (fs->session)
+        session_init_answered(fs->session);
 }
 
 void session_operations(struct fuse_lowlevel_ops *ops)

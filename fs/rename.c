@@ -1,7 +1,7 @@
 /*
- * rename and exchange. Within one directory a rename needs only that directory's lock, unless it
- * replaces another directory; everything else is done under rename_mutex, so that no two requests
- * wait for each other's directories and the tree above stands still meanwhile.
+ * rename and exchange. Both directories are locked, in the order of their numbers. Only when a
+ * directory gets another parent is rename_mutex held as well, so that the tree above stands still
+ * while we make sure that nothing is put below itself.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -16,31 +16,40 @@ struct rename {
     unsigned int flags;
     bool exclusive; /* rename_mutex is held */
 
-    struct inode *victim; /* out: gives back one reference once all locks are released */
+    /* Out: what to give back once all locks are released. */
+    struct inode *victim;
+    uint64_t victim_unrefs;
 };
 
-/* Whether the directory is INODE or lies below it. rename_mutex is held: no parent changes. */
+/*
+ * Whether the directory is INODE or lies below it. rename_mutex is held. If the directory is
+ * removed meanwhile the answer may be wrong, but then no entry can be made in it either.
+ */
 static bool is_below(struct residentfs *fs, const struct inode *directory,
                      const struct inode *inode)
 {
     uint64_t ino = directory->ino;
     while (ino && ino != INODE_ROOT && ino != inode->ino) {
-        struct inode *step = inode_table_find(fs->inodes, ino);
+        struct inode *step = inode_table_get(fs->inodes, ino);
         if (!step)
             return false;
         pthread_mutex_lock(&step->mutex);
         ino = step->parent_ino;
         pthread_mutex_unlock(&step->mutex);
+        inode_unref(fs->inodes, step, 1);
     }
     return ino == inode->ino;
 }
 
-static bool links_are_full(struct inode *inode)
+/* Whether the inode, if it is a directory, may go to another parent. -EAGAIN: not exclusive. */
+static errint_t check_move(const struct rename *rename, const struct inode *inode,
+                           const struct inode *new_parent)
 {
-    pthread_mutex_lock(&inode->mutex);
-    bool full = inode->nlink >= INODE_LINKS_MAX;
-    pthread_mutex_unlock(&inode->mutex);
-    return full;
+    if (!S_ISDIR(inode->type) || rename->parent == rename->new_parent)
+        return 0;
+    if (!rename->exclusive)
+        return -EAGAIN;
+    return is_below(rename->fs, new_parent, inode) ? -EINVAL : 0;
 }
 
 /* The inode is now named by ENTRY of PARENT. */
@@ -48,87 +57,89 @@ static void moved(struct inode *inode, const struct inode *parent,
                   const struct directory_entry *entry)
 {
     pthread_mutex_lock(&inode->mutex);
-    namespace_name_added(inode, parent, entry);
+    namespace_named(inode, parent, entry);
     inode_touch_locked(inode, INODE_TOUCH_CTIME);
     pthread_mutex_unlock(&inode->mutex);
 }
 
 /* Both entries are there and name different inodes. */
-static errint_t exchange(struct rename *rename, struct directory_entry *from,
+static errint_t exchange(const struct rename *rename, struct directory_entry *from,
                          struct directory_entry *to)
 {
-    struct inode *a = from->inode, *b = to->inode;
-    int a_directory = S_ISDIR(a->type) ? 1 : 0, b_directory = S_ISDIR(b->type) ? 1 : 0;
-    int delta = 0;
+    struct inode *inode = from->inode, *other = to->inode;
+    bool is_directory = S_ISDIR(inode->type), other_is_directory = S_ISDIR(other->type);
 
-    if (rename->parent != rename->new_parent) {
-        if ((a_directory && is_below(rename->fs, rename->new_parent, a)) ||
-            (b_directory && is_below(rename->fs, rename->parent, b)))
-            return -EINVAL;
-        delta = a_directory - b_directory;
-        if ((delta > 0 && links_are_full(rename->new_parent)) ||
-            (delta < 0 && links_are_full(rename->parent)))
-            return -EMLINK;
+    errint_t error = check_move(rename, inode, rename->new_parent);
+    if (!error)
+        error = check_move(rename, other, rename->parent);
+    /* As if each came anew and then the other went. */
+    if (!error)
+        error = namespace_reserve_entry(rename->new_parent, is_directory);
+    if (error)
+        return error;
+    error = namespace_reserve_entry(rename->parent, other_is_directory);
+    if (error) {
+        namespace_unreserve_entry(rename->new_parent, is_directory);
+        return error;
     }
-    from->inode = b;
-    to->inode = a;
-    moved(a, rename->new_parent, to);
-    moved(b, rename->parent, from);
-    namespace_parent_changed(rename->parent, -delta);
-    if (rename->parent != rename->new_parent)
-        namespace_parent_changed(rename->new_parent, delta);
+    from->inode = other;
+    to->inode = inode;
+    moved(inode, rename->new_parent, to);
+    moved(other, rename->parent, from);
+    namespace_entry_removed(rename->parent, is_directory);
+    namespace_entry_removed(rename->new_parent, other_is_directory);
     return 0;
 }
 
-/* Makes sure that INODE may take the place of VICTIM; a directory can be used no more after. */
-static errint_t retire(const struct rename *rename, const struct inode *inode, struct inode *victim)
+/* The inode takes the place of what TO names. */
+static errint_t replace(struct rename *rename, struct inode *inode, struct directory_entry *to)
 {
-    if (S_ISDIR(inode->type) && !S_ISDIR(victim->type))
+    if (S_ISDIR(inode->type) && !S_ISDIR(to->inode->type))
         return -ENOTDIR;
-    if (!S_ISDIR(inode->type) && S_ISDIR(victim->type))
+    if (!S_ISDIR(inode->type) && S_ISDIR(to->inode->type))
         return -EISDIR;
-    if (!S_ISDIR(victim->type))
-        return 0;
-    /* The old parent lies in there: it is not empty, and locked already. */
-    if (victim == rename->parent)
-        return -ENOTEMPTY;
-    if (!rename->exclusive)
-        return -EAGAIN;
 
-    return namespace_retire_directory(victim);
+    rename->victim = to->inode;
+    errint_t error = namespace_unlink(rename->new_parent, to, &rename->victim_unrefs);
+    if (!error) {
+        to->inode = inode;
+        moved(inode, rename->new_parent, to);
+        namespace_entry_added(rename->new_parent);
+    }
+    return error;
+}
+
+static errint_t insert(const struct rename *rename, struct inode *inode)
+{
+    bool is_directory = S_ISDIR(inode->type);
+    struct directory_entry *to;
+
+    errint_t error = namespace_reserve_entry(rename->new_parent, is_directory);
+    if (error)
+        return error;
+    error = directory_insert(rename->new_parent->directory, rename->new_name, inode, &to);
+    if (error) {
+        namespace_unreserve_entry(rename->new_parent, is_directory);
+        return error;
+    }
+    moved(inode, rename->new_parent, to);
+    namespace_entry_added(rename->new_parent);
+    return 0;
 }
 
 /* TO is NULL when there is no such entry yet. */
 static errint_t move(struct rename *rename, struct directory_entry *from,
                      struct directory_entry *to)
 {
-    struct directory *directory = rename->new_parent->directory;
     struct inode *inode = from->inode;
-    int is_directory = S_ISDIR(inode->type) ? 1 : 0;
-    bool crosses = rename->parent != rename->new_parent;
-    errint_t error;
 
-    if (is_directory && crosses && is_below(rename->fs, rename->new_parent, inode))
-        return -EINVAL;
-    if (is_directory && crosses && !to && links_are_full(rename->new_parent))
-        return -EMLINK;
-    error = to ? retire(rename, inode, to->inode)
-               : directory_insert(directory, rename->new_name, inode, &to);
+    errint_t error = check_move(rename, inode, rename->new_parent);
+    if (!error)
+        error = to ? replace(rename, inode, to) : insert(rename, inode);
     if (error)
         return error;
-
-    if (to->inode != inode) {
-        if (namespace_drop_link(to->inode, rename->new_parent, to->cookie))
-            rename->victim = to->inode;
-        to->inode = inode;
-        if (is_directory)
-            namespace_parent_changed(rename->new_parent, -1);
-    }
-    moved(inode, rename->new_parent, to);
     directory_remove(rename->parent->directory, from);
-    namespace_parent_changed(rename->parent, crosses ? -is_directory : 0);
-    if (crosses)
-        namespace_parent_changed(rename->new_parent, is_directory);
+    namespace_entry_removed(rename->parent, S_ISDIR(inode->type));
     return 0;
 }
 
@@ -138,7 +149,7 @@ static errint_t rename_locked(struct rename *rename)
     struct directory_entry *from = directory_find(rename->parent->directory, rename->name);
     struct directory_entry *to = directory_find(rename->new_parent->directory, rename->new_name);
 
-    if (!from || rename->new_parent->directory->removed)
+    if (!from)
         return -ENOENT;
     if (to && (rename->flags & RENAME_NOREPLACE))
         return -EEXIST;
@@ -151,33 +162,35 @@ static errint_t rename_locked(struct rename *rename)
 
 static errint_t rename_once(struct rename *rename)
 {
-    struct directory *directory = rename->parent->directory;
-    struct directory *new_directory = rename->new_parent->directory;
+    struct inode *first = rename->parent, *second = rename->new_parent;
+    if (first->ino > second->ino) {
+        first = rename->new_parent;
+        second = rename->parent;
+    }
 
-    pthread_rwlock_wrlock(&directory->lock);
-    if (new_directory != directory)
-        pthread_rwlock_wrlock(&new_directory->lock);
+    pthread_rwlock_wrlock(&first->directory->lock);
+    if (second != first)
+        pthread_rwlock_wrlock(&second->directory->lock);
     errint_t error = rename_locked(rename);
-    if (new_directory != directory)
-        pthread_rwlock_unlock(&new_directory->lock);
-    pthread_rwlock_unlock(&directory->lock);
+    if (second != first)
+        pthread_rwlock_unlock(&second->directory->lock);
+    pthread_rwlock_unlock(&first->directory->lock);
     return error;
 }
 
 static errint_t do_rename(struct rename *rename)
 {
-    errint_t error = -EAGAIN;
-
-    if (rename->parent == rename->new_parent)
-        error = rename_once(rename);
+    errint_t error = rename_once(rename);
     if (error == -EAGAIN) {
         pthread_mutex_lock(&rename->fs->rename_mutex);
         rename->exclusive = true;
         error = rename_once(rename);
         pthread_mutex_unlock(&rename->fs->rename_mutex);
     }
-    if (rename->victim)
-        inode_unref(rename->fs->inodes, rename->victim, 1);
+    if (rename->victim_unrefs) {
+        inode_unlinked(rename->victim);
+        inode_unref(rename->fs->inodes, rename->victim, rename->victim_unrefs);
+    }
     return error;
 }
 
@@ -194,7 +207,7 @@ static errint_t check_names(fuse_ino_t parent, const char *name, fuse_ino_t new_
     return 0;
 }
 
-void rename_handle(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
+void handle_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t new_parent,
                    const char *new_name, unsigned int flags)
 {
     struct rename rename = {

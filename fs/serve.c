@@ -88,8 +88,7 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
     error = device_open(&conf->device, &options, &fs->device, message, message_bytes);
     if (error < 0)
         return error;
-    fs->inodes = inode_table_create();
-    error = fs->inodes ? namespace_init(fs) : -ENOMEM;
+    error = namespace_init(fs);
     if (error < 0) {
         snprintf(message, message_bytes, "cannot make the root directory: %s", strerror(-error));
         return error;
@@ -146,10 +145,8 @@ static void stop(struct service *service)
     mount_destroy(service->fuse);
     data_finish(fs);
     virtual_finish(fs);
-    if (fs->root)
-        namespace_finish(fs);
     if (fs->inodes)
-        inode_table_destroy(fs->inodes);
+        namespace_finish(fs);
     device_close(fs->device);
     if (service->signal_fd >= 0)
         close(service->signal_fd);

@@ -75,45 +75,41 @@ void session_get_report(const struct session *session, struct session_report *re
 
 /* -- INIT -------------------------------------------------------------------------------------- */
 
+void session_init_answered(struct session *session)
+{
+    fuse_session_exit(session->fuse); /* only libfuse's loop, which is left by it */
+}
+
 /*
- * By libfuse itself rather than by a worker: it grows its own buffer for large requests only when
- * it receives, and what comes out decides how large the workers' buffers are. A libfuse that
- * answers INIT while it mounts leaves nothing to do.
+ * In libfuse's own loop, which is left as soon as INIT is answered: only there does libfuse allow
+ * requests larger than what it was made with, and what comes out decides how large the workers'
+ * buffers are. A libfuse that answers INIT while it mounts leaves nothing to do.
  */
 static errint_t answer_init(struct session *session, char *message, size_t message_bytes)
 {
-    struct fuse_buf buffer = {0};
-    uint64_t deadline_ns = monotonic_ns() + (uint64_t)INIT_TIMEOUT_MS * 1000000;
+    const struct fuse_conn_info *connection = &session->fs->connection;
+    struct pollfd poll_fd = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
     int result = 0;
 
-    while (session->fs->connection.proto_major == 0 && !fuse_session_exited(session->fuse)) {
-        struct pollfd poll_fd = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
-
-        if (monotonic_ns() > deadline_ns) {
-            result = -ETIMEDOUT;
-            break;
-        }
-        if (poll(&poll_fd, 1, 100) <= 0)
-            continue;
-        result = fuse_session_receive_buf(session->fuse, &buffer);
-        if (result == -EINTR || result == -EAGAIN)
-            continue;
-        if (result <= 0)
-            break;
-        fuse_session_process_buf(session->fuse, &buffer);
-    }
-    free(buffer.mem);
-    if (session->fs->connection.proto_major != 0 && !fuse_session_exited(session->fuse))
+    if (connection->proto_major != 0)
         return 0;
-    if (result == -ETIMEDOUT)
+    if (poll(&poll_fd, 1, INIT_TIMEOUT_MS) == 0) {
         snprintf(message, message_bytes, "the kernel sent no FUSE INIT within %d s",
                  INIT_TIMEOUT_MS / 1000);
-    else if (result == 0 || result == -ENODEV)
+        return -ETIMEDOUT;
+    }
+    result = fuse_session_loop(session->fuse);
+    if (result == 0 && connection->proto_major != 0) {
+        fuse_session_reset(session->fuse); /* as newer libfuse does not by itself */
+        return 0;
+    }
+    if (connection->proto_major == 0)
         snprintf(message, message_bytes, "it was unmounted before it was ready");
     else
-        snprintf(message, message_bytes, "kernel and libfuse %s did not agree on a protocol: %s",
-                 fuse_pkgversion(), result < 0 ? strerror(-result) : "see the log");
-    return result < 0 ? result : -EPROTO;
+        snprintf(message, message_bytes,
+                 "kernel and libfuse %s did not agree on a protocol: %s; see the log",
+                 fuse_pkgversion(), strerror(-result));
+    return result < 0 ? result : -ENODEV;
 }
 
 /* -- workers ----------------------------------------------------------------------------------- */

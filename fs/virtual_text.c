@@ -99,25 +99,29 @@ static void print_traffic(FILE *out, const struct virtual_figures *f)
 static void print_health(FILE *out, const struct virtual_figures *f)
 {
     const uint64_t *counters = f->telemetry.counters;
+    bool quarantined =
+        counters[TELEMETRY_QUARANTINED_STREAMS] || counters[TELEMETRY_QUARANTINED_BYTES];
 
+    fprintf(out, "health     ");
     if (f->lost)
         fprintf(out,
-                "health     LOST: %s\n"
+                "LOST: %s\n"
                 "           reads and writes give EIO from now on, names still work; unmount, see\n"
                 "           `dmesg` and `nvidia-smi` for the cause, and start residentfs again\n",
                 f->lost_reason);
+    else if (f->failed_files > 0 || quarantined)
+        fprintf(out, "copies have failed; .resident/log says which and why\n");
     else if (f->degraded)
-        fprintf(out, "health     degraded: works, with less than it could; .resident/log says what "
-                     "and why\n");
+        fprintf(out, "degraded: works, with less than it could; .resident/log says what and why\n");
     else
-        fprintf(out, "health     ok\n");
+        fprintf(out, "ok\n");
     if (f->failed_files > 0)
         fprintf(out,
-                "           %" PRIu64 " files give EIO after a failed copy (\"failed\" in "
-                ".resident/buffers):\n"
-                "           truncate them to 0 or delete them\n",
+                "           %" PRIu64 " files give EIO (\"failed\" in .resident/buffers): truncate "
+                "them to 0 or\n"
+                "           delete them\n",
                 f->failed_files);
-    if (counters[TELEMETRY_QUARANTINED_STREAMS] || counters[TELEMETRY_QUARANTINED_BYTES])
+    if (quarantined)
         fprintf(out,
                 "           quarantined for good: %" PRIu64 " streams, %s; unmount to get the "
                 "memory back\n",
@@ -131,8 +135,9 @@ static void print_transport(FILE *out, const struct residentfs *fs, const struct
             "transport  libfuse %s, %u workers with %u receive buffers, requests of up to %s\n",
             fuse_pkgversion(), f->transport.workers, f->transport.receive_buffers,
             show_size(fs->max_write_bytes).text);
-    fprintf(out, "           %s host memory, %s\n",
-            f->transport.page_locked ? "page-locked" : "pageable (copies are slower)",
+    fprintf(out, "           %s, %s\n",
+            f->transport.page_locked ? "page-locked host memory"
+                                     : "pageable host memory (copies are slower)",
             fs->conf->cache == CONF_CACHE_ON ? "page cache on"
             : fs->parallel_writes            ? "direct I/O, parallel writes"
                                              : "direct I/O, writes to one file one after the other "

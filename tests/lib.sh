@@ -11,6 +11,7 @@
 #   FS_UNDER_TEST        tmpfs: mount a tmpfs instead, to try the tests themselves
 #   LARGE                1: also the large variants (files of 2 and 8 GiB)
 #   KEEP                 1: keep the test's folder
+#   TEST_LIMIT           seconds that one test may take (default: 300); then its daemons are killed
 #
 # mount_fs leaves the mount point in $mnt, the daemon's process in $daemon_pid, its messages in
 # $daemon_stderr. Whatever a test does, its mounts are gone and its daemons have ended when it exits; one that
@@ -34,6 +35,7 @@ KEEP=${KEEP:-0}
 RESIDENTFS=$(realpath -m "$RESIDENTFS")
 FSOP=$(realpath -m "$FSOP")
 FSMODEL=$(realpath -m "$FSMODEL")
+[ -x "$FSOP" ] || { echo "Bail out! no fsop at $FSOP (set FSOP)"; exit 1; }
 
 # Users of no account: nobody, and a second one.
 nobody=65534
@@ -299,6 +301,7 @@ mount_fs() {
         ${config:+--config "$config"} >"$daemon_stderr" 2>&1 </dev/null &
     daemon_pid=$!
     mounts+=("$mnt" "$daemon_pid")
+    echo "$daemon_pid" >>"$work/daemons"
     # shellcheck disable=SC2016 # evaluated by wait_for
     if ! wait_for '! alive $daemon_pid || { is_mounted "$mnt" && [ -e "$mnt/.resident/version" ]; }' 30 ||
         ! alive "$daemon_pid"; then
@@ -308,7 +311,7 @@ mount_fs() {
 }
 
 must_mount() {
-    mount_fs "$@" || { echo "Bail out! cannot mount"; exit 1; }
+    mount_fs "$@" || { fail "mounts"; exit 1; }
 }
 
 # enter_mount [OPTIONS OF mount_fs]: mounts and goes there.
@@ -376,9 +379,36 @@ sanitizer_reports() {
     ! grep -hE 'Sanitizer|runtime error:|Assertion .* failed|BUG:' "$work"/stderr.* 2>/dev/null
 }
 
+# A test that hangs: with its daemon dead, every call that waits for it ends with an error.
+watchdog() {
+    local pid self=$BASHPID
+    sleep "$TEST_LIMIT" &
+    # shellcheck disable=SC2064 # this process's sleep
+    trap "kill $! 2>/dev/null; exit" TERM
+    wait $!
+    echo "# $0: not done after $TEST_LIMIT s; killing its daemons"
+    while read -r pid; do
+        [ "$(readlink "/proc/$pid/exe")" != "$RESIDENTFS" ] || kill -9 "$pid"
+    done <"$work/daemons"
+    kill -TERM $$
+    # shellcheck disable=SC2046 # numbers
+    kill -KILL $(descendants $$ "$self") 2>/dev/null
+}
+
+# descendants PID BUT: the processes that it started and those they started, but for one.
+descendants() {
+    local child
+    for child in $(ps -o pid= --ppid "$1"); do
+        [ "$child" != "$2" ] || continue
+        descendants "$child" "$2"
+        echo "$child"
+    done
+}
+
 cleanup() {
     local status=$? i
     trap - EXIT
+    kill "$watchdog_pid" 2>/dev/null
     trap '' INT TERM
     cd / || true
     local bad=0
@@ -406,6 +436,11 @@ cleanup() {
     fi
     exit "$status"
 }
+TEST_LIMIT=${TEST_LIMIT:-300}
+: >"$work/daemons"
+watchdog >&2 &
+watchdog_pid=$!
+disown
 trap cleanup EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
@@ -454,4 +489,3 @@ daemons_of() {
 sum() {
     sha256sum <"$1" | cut -d' ' -f1
 }
-[ -x "$FSOP" ] || { echo "Bail out! no fsop at $FSOP (set FSOP)"; exit 1; }

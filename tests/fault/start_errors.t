@@ -56,14 +56,17 @@ for value in -5 0x -1% 101% 12XiB garbage 99999999999999999999GiB '' '10 GiB x';
     refuses "budget=$value" 'budget' emulated "$mnt" -o "budget=$value"
 done
 
-printf '# comment\n\n[device]\nbudgt = 80%%\n' >"$work/key.conf"
+printf '# comment\n\n[budget]\nbudgt = 80%%\n' >"$work/key.conf"
 help=$("$RESIDENTFS" --help 2>&1)
 refuses "an unknown key in the file: file, line, key" 'key\.conf:4.*budgt' emulated "$mnt" --config "$work/key.conf"
 printf 'this is no ini\n' >"$work/syntax.conf"
 refuses "no INI: file and line" 'syntax\.conf:1' emulated "$mnt" --config "$work/syntax.conf"
 refuses "a configuration file that is missing" 'none\.conf' emulated "$mnt" --config "$work/none.conf"
-RESIDENTFS_EMULATED='memery=1GiB' refuses "an unknown setting of the emulated driver" 'memery' emulated "$mnt"
-RESIDENTFS_EMULATED='memory=garbage' refuses "a wrong value of one" 'memory|garbage' emulated "$mnt"
+for setting in memery=1GiB memory=garbage; do
+    # The driver library, a thing of tests, says more than one line.
+    got=$(RESIDENTFS_EMULATED=$setting "$RESIDENTFS" emulated "$mnt" 2>&1) && got="it started"
+    like "a setting of the emulated driver that is wrong: $setting" "$got" "$setting"
+done
 
 like "--help names every form" "$help" 'residentfs.*DEVICE.*MOUNTPOINT'
 for option in budget cache allow_other; do

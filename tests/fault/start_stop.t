@@ -14,6 +14,7 @@ background() {
     daemon_pid=$(daemons_of "$mnt" | head -n 1)
     if [ -n "$daemon_pid" ]; then
         mounts=("$mnt" "$daemon_pid")
+        echo "$daemon_pid" >>"$work/daemons"
     fi
 }
 
@@ -74,7 +75,8 @@ wait "$daemon_pid" 2>/dev/null
 mounts=()
 not_ok "after kill -9 the mount answers with an error, it does not hang" timeout 10 ls "$mnt/f"
 background
-is "the next start on the same mount point works" "$status$(cat "$work/err")" 0
+is "the next start on the same mount point works" "$status" 0
+like "… and says that it removed the dead mount" "$(cat "$work/err")" "lost its daemon"
 ok "… and is usable" bash -c "echo y >'$mnt/g' && test \"\$(cat '$mnt/g')\" = y"
 is "… and empty but for that: nothing outlives the daemon" "$(ls -A "$mnt")" g
 umount "$mnt"

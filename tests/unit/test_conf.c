@@ -112,7 +112,7 @@ static void test_defaults(void **state)
     assert_int_equal(conf.cache, CONF_CACHE_OFF);
     assert_true(conf.entry_timeout_s == 3600);
     assert_true(conf.attr_timeout_s == 1);
-    assert_int_equal(conf.io_uring, CONF_SWITCH_AUTO);
+    assert_int_equal(conf.allow_other, CONF_SWITCH_AUTO);
     assert_int_equal(conf.staging_bytes, 64 * MIB);
     assert_int_equal(conf.streams, 4);
     assert_int_equal(conf.flush_interval_ms, 5);
@@ -265,8 +265,8 @@ static void test_limits(void **state)
         {"cache=On", false},
         {"cache", true},
         {"no_cache", true},
-        {"io_uring=auto", true},
-        {"no_io_uring", true},
+        {"allow_other=auto", true},
+        {"no_allow_other", true},
         {"no_workers", false},
         {"budget", false},
         {"budget=50%", true},
