@@ -206,6 +206,45 @@ static void concurrent_reservations_never_exceed_the_limit(void **unused)
     assert_true(most > SHARED_TOTAL / 2);
 }
 
+struct holder {
+    struct budget *budget;
+    _Atomic unsigned int *holders;
+    unsigned int together;
+};
+
+static void *hold_half(void *data)
+{
+    struct holder *holder = data;
+
+    for (unsigned int i = 0; i < 400000; i++) {
+        if (budget_reserve(holder->budget, SHARED_TOTAL / 2, SHARED_TOTAL) < 0)
+            continue;
+        holder->together += atomic_fetch_add(holder->holders, 1) > 0;
+        atomic_fetch_sub(holder->holders, 1);
+        budget_release(holder->budget, SHARED_TOTAL / 2);
+    }
+    return NULL;
+}
+
+static void two_threads_never_get_what_is_there_once(void **unused)
+{
+    (void)unused;
+    struct budget budget;
+    struct holder holders[3];
+    pthread_t threads[3];
+    _Atomic unsigned int holding = 0;
+
+    budget_init(&budget, SHARED_TOTAL, automatic);
+    for (size_t i = 0; i < 3; i++) {
+        holders[i] = (struct holder){&budget, &holding, 0};
+        assert_int_equal(pthread_create(&threads[i], NULL, hold_half, &holders[i]), 0);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        pthread_join(threads[i], NULL);
+        assert_int_equal(holders[i].together, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -216,6 +255,7 @@ int main(void)
         cmocka_unit_test(a_setting_below_what_is_resident_refuses_more_and_takes_nothing_away),
         cmocka_unit_test(random_reservations_match_a_model),
         cmocka_unit_test(concurrent_reservations_never_exceed_the_limit),
+        cmocka_unit_test(two_threads_never_get_what_is_there_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

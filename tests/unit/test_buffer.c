@@ -99,6 +99,7 @@ static void random_steps(struct device *device, uint64_t state, unsigned int ste
                 memset(bytes, 0xee, length);
             break;
         case 0:
+            offset = fixture_random(&state) % 4 ? offset : 0;
             assert_int_equal(buffer_truncate(buffer, offset), 0);
             if (offset < model->length)
                 memset(model->bytes + offset, 0, model->length - offset);

@@ -1,6 +1,8 @@
 /* Which ranges of a buffer have memory, and how large its chunks are. Timeout: 60 s. */
 #include "fixture.h"
 
+#include <errno.h>
+
 #include "core/buffer_internal.h"
 
 #define UNIT CHUNK_UNIT_BYTES
@@ -163,6 +165,26 @@ static void slack_is_given_back_by_trim_and_kept_where_it_was_asked_for(void **u
     fixture_close(device);
 }
 
+static void an_allocation_that_fails_leaves_the_buffer_as_it_was(void **unused)
+{
+    (void)unused;
+    struct device *device = fixture_open("memory=32MiB", NULL);
+    struct buffer *buffer = buffer_create(device, 1);
+    unsigned char byte = 7, back;
+
+    assert_int_equal(buffer_write(buffer, 5 * MIB, &byte, 1, NULL), 1);
+    uint64_t before = resident(buffer);
+    assert_int_equal(buffer_allocate(buffer, 0, 60 * MIB, false), -ENOSPC);
+    assert_int_equal(buffer_allocate(buffer, 4 * MIB, 60 * MIB, true), -ENOSPC);
+    assert_int_equal(resident(buffer), before);
+    assert_int_equal(fixture_stats().physical_bytes, before);
+    assert_int_equal(buffer_length_bytes(buffer), 5 * MIB + 1);
+    assert_int_equal(buffer_read(buffer, 5 * MIB, &back, 1), 1);
+    assert_int_equal(back, 7);
+    buffer_destroy(buffer);
+    fixture_close(device);
+}
+
 /* Whatever the bytes were, what is past them reads as zeros once the file is longer again. */
 static void a_tail_that_was_cut_off_never_shows_again(void **unused)
 {
@@ -202,6 +224,7 @@ int main(void)
         cmocka_unit_test(slack_stays_under_an_eighth_while_a_file_grows),
         cmocka_unit_test(a_sparse_file_takes_memory_and_addresses_only_where_it_was_written),
         cmocka_unit_test(slack_is_given_back_by_trim_and_kept_where_it_was_asked_for),
+        cmocka_unit_test(an_allocation_that_fails_leaves_the_buffer_as_it_was),
         cmocka_unit_test(a_tail_that_was_cut_off_never_shows_again),
     };
 

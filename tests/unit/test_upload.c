@@ -184,6 +184,92 @@ static void a_late_failure_is_told_to_every_buffer_it_may_concern(void **unused)
     fixture_close(device);
 }
 
+static void a_late_failure_spares_what_was_not_submitted_yet(void **unused)
+{
+    (void)unused;
+    struct device *device = open_quiet("memory=64MiB;order=sync");
+    struct buffer *a = filled(device, 1, 1, 100000), *b = filled(device, 2, 2, 5000);
+    uint64_t a_cursor = buffer_error_sample(a), b_cursor = buffer_error_sample(b);
+    struct pinned_memory memory;
+    struct upload_fence fence;
+
+    assert_int_equal(pinned_memory_init(device, &memory, 100000), 0);
+    assert_int_equal(upload_fence_init(device, &fence), 0);
+    fixture_configure("fault=cuMemcpyHtoDAsync:1:1:late");
+    assert_int_equal(buffer_write(a, 0, memory.bytes, 100000, &fence), 100000);
+    assert_int_equal(buffer_write(b, 0, "bbbb", 4, NULL), 4);
+    assert_int_equal(upload_fence_wait(&fence), 0);
+    assert_int_equal(buffer_error_check(a, &a_cursor), -EIO);
+    assert_int_equal(buffer_flush(b), 0);
+    assert_int_equal(buffer_error_check(b, &b_cursor), 0);
+    expect_all(b, 0, 'b', 4);
+    upload_fence_finish(&fence);
+    pinned_memory_finish(device, &memory);
+    buffer_destroy(a);
+    buffer_destroy(b);
+    fixture_close(device);
+}
+
+/* Who asks first is told of the failure, and it must not stop there. */
+static void asking_whether_a_direct_upload_is_done_does_not_hide_its_failure(void **unused)
+{
+    (void)unused;
+    struct device *device = open_quiet("memory=64MiB");
+    struct buffer *buffer = filled(device, 1, 1, 100000);
+    uint64_t cursor = buffer_error_sample(buffer);
+    struct pinned_memory memory;
+    struct upload_fence fence;
+
+    assert_int_equal(pinned_memory_init(device, &memory, 100000), 0);
+    assert_int_equal(upload_fence_init(device, &fence), 0);
+    assert_true(upload_fence_is_done(&fence));
+    fixture_configure("fault=cuMemcpyHtoDAsync:1:1:late");
+    assert_int_equal(buffer_write(buffer, 0, memory.bytes, 100000, &fence), 100000);
+    for (unsigned int i = 0; i < 5000 && !upload_fence_is_done(&fence); i++)
+        usleep(1000);
+    assert_true(upload_fence_is_done(&fence));
+    assert_int_equal(upload_fence_wait(&fence), 0);
+    assert_int_equal(buffer_flush(buffer), 0);
+    assert_int_equal(buffer_error_check(buffer, &cursor), -EIO);
+    upload_fence_finish(&fence);
+    pinned_memory_finish(device, &memory);
+    buffer_destroy(buffer);
+    fixture_close(device);
+}
+
+/* Copies that still run, or were never submitted, and then the memory goes. */
+static void memory_is_given_back_only_after_its_uploads(void **unused)
+{
+    (void)unused;
+    struct device *device = open_quiet("memory=64MiB;order=sync;hazard=abort");
+    unsigned char *bytes = malloc(6 * MIB);
+
+    memset(bytes, 5, 6 * MIB);
+    for (unsigned int i = 0; i < 6; i++) {
+        struct buffer *buffer = filled(device, i, 1, 6 * MIB);
+        uint64_t cursor = buffer_error_sample(buffer);
+        assert_int_equal(buffer_write(buffer, 0, bytes, 6 * MIB - i % 2 * 100, NULL),
+                         6 * MIB - i % 2 * 100);
+        assert_int_equal(buffer_write(buffer, 0, "few", 3, NULL), 3);
+        if (i / 2 == 0)
+            assert_int_equal(buffer_punch(buffer, 0, 6 * MIB), 0);
+        else if (i / 2 == 1)
+            assert_int_equal(buffer_truncate(buffer, 0), 0);
+        if (i / 2 < 2) {
+            assert_int_equal(resident(device), 0);
+            /* What was pending has no place to go to any more. */
+            assert_int_equal(buffer_flush(buffer), 0);
+            assert_int_equal(buffer_error_check(buffer, &cursor), 0);
+            assert_int_equal(buffer_write(buffer, 100, "new", 3, NULL), 3);
+            expect_all(buffer, 0, 0, 100);
+        }
+        buffer_destroy(buffer);
+        assert_int_equal(resident(device), 0);
+    }
+    free(bytes);
+    fixture_close(device);
+}
+
 /* Foreign bytes: fresh memory of the emulated driver is never zero. */
 static void memory_whose_zeroing_failed_late_never_shows_what_was_there(void **unused)
 {
@@ -315,10 +401,11 @@ static void a_growing_write_that_failed_leaves_zeros_past_the_end(void **unused)
     struct upload_fence fence;
 
     memset(bytes, 0x66, 3 * MIB);
-    /* Staging holds a part of it: some is uploaded before the new block is refused. */
-    fixture_configure("fault=cuEventRecord:3+:1");
+    /* Staging holds a part of it: that is uploaded before more staging is refused. */
+    fixture_configure("fault=cuEventCreate:1+:1");
     ssize_t done = buffer_write(buffer, 1000, bytes, 3 * MIB - 1000, NULL);
     fixture_configure("fault=none");
+    assert_int_equal(done, -EIO);
     uint64_t length = buffer_length_bytes(buffer);
     assert_int_equal(length, 1000 + MAX(done, 0));
     assert_int_equal(buffer_truncate(buffer, 3 * MIB), 0);
@@ -809,6 +896,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_refused_upload_is_told_to_its_buffer_and_no_other),
         cmocka_unit_test(a_late_failure_is_told_to_every_buffer_it_may_concern),
+        cmocka_unit_test(a_late_failure_spares_what_was_not_submitted_yet),
+        cmocka_unit_test(asking_whether_a_direct_upload_is_done_does_not_hide_its_failure),
+        cmocka_unit_test(memory_is_given_back_only_after_its_uploads),
         cmocka_unit_test(memory_whose_zeroing_failed_late_never_shows_what_was_there),
         cmocka_unit_test(a_move_that_failed_late_keeps_the_old_memory),
         cmocka_unit_test(a_copy_that_failed_late_is_not_reported_as_done),
