@@ -31,6 +31,7 @@ rm new
 
 rm a
 works "64 MiB" open large O_CREAT,O_RDWR 0644 : fill 0 0 64M 1 : fsync 0
+full=0
 # Slack goes back at close, of which the kernel tells a moment later.
 # shellcheck disable=SC2016 # evaluated by wait_for
 wait_for 'full=$(fsop stat large blocks); [ "$full" -ge $((64 << 11)) ] && [ "$full" -le $((68 << 11)) ]' 5
