@@ -90,7 +90,7 @@ static void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int 
         /* `>` truncates before it writes; that is no reason to refuse the write. */
         const int harmless = FUSE_SET_ATTR_SIZE | FUSE_SET_ATTR_CTIME | FUSE_SET_ATTR_MTIME |
                              FUSE_SET_ATTR_MTIME_NOW | FUSE_SET_ATTR_KILL_SUID;
-        if ((valid & FUSE_SET_ATTR_SIZE) && !(valid & ~harmless))
+        if ((valid & FUSE_SET_ATTR_SIZE) && !(valid & ~harmless) && virtual_is_writable(ino))
             reply_virtual_attributes(req, fs, ino);
         else
             fuse_reply_err(req, EPERM);

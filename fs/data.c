@@ -40,14 +40,19 @@ static struct open_file *open_file_create(struct residentfs *fs, struct inode *i
 {
     struct open_file *file = calloc(1, sizeof(*file));
 
-    if (!file)
+    if (!file) {
+        errno = ENOMEM;
         return NULL;
+    }
+    if (inode_opened(inode, is_for_writing(flags)) < 0) {
+        free(file);
+        errno = ENOENT;
+        return NULL;
+    }
     inode_ref(inode, 1);
     file->inode = inode;
     file->flags = flags;
     file->error_cursor = buffer_error_sample(inode->buffer);
-    if (is_for_writing(flags))
-        inode->writers++;
     handle_list_add(&fs->open_files, &file->handle);
     return file;
 }
@@ -57,8 +62,7 @@ static void open_file_destroy(struct residentfs *fs, struct open_file *file)
     struct inode *inode = file->inode;
 
     handle_list_remove(&fs->open_files, &file->handle);
-    if (is_for_writing(file->flags) && atomic_fetch_sub(&inode->writers, 1) == 1)
-        buffer_trim(inode->buffer);
+    inode_closed(inode, is_for_writing(file->flags));
     inode_unref(fs->inodes, inode, 1);
     free(file);
 }
@@ -146,19 +150,20 @@ static void data_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         fuse_reply_err(req, inode ? ENXIO : ESTALE);
         return;
     }
+    file = open_file_create(fs, inode, fi->flags);
+    if (!file) {
+        fuse_reply_err(req, errno);
+        return;
+    }
     if (fi->flags & O_TRUNC) {
         errint_t error = buffer_truncate(inode->buffer, 0);
 
         if (error < 0) {
+            open_file_destroy(fs, file);
             fuse_reply_err(req, -error);
             return;
         }
         changed_by(inode, req);
-    }
-    file = open_file_create(fs, inode, fi->flags);
-    if (!file) {
-        fuse_reply_err(req, ENOMEM);
-        return;
     }
     fill_file_info(fs, file, fi);
     if (fuse_reply_open(req, fi) < 0)
@@ -202,7 +207,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
 {
     struct residentfs *fs = fs_of(req);
     struct worker *worker = worker_current();
-    struct inode *inode;
+    struct open_file *file;
     cleanup_free char *own = NULL;
     char *bytes = NULL;
     size_t capacity = 0;
@@ -213,7 +218,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         virtual_read(req, ino, size, offset, fi);
         return;
     }
-    inode = open_file_of(fi)->inode;
+    file = open_file_of(fi);
     if (worker)
         bytes = worker_reply_bytes(worker, &capacity);
     if (size > capacity) {
@@ -224,13 +229,21 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
             return;
         }
     }
-    length = buffer_read(inode->buffer, (uint64_t)offset, bytes, size);
+    length = buffer_read(file->inode->buffer, (uint64_t)offset, bytes, size);
+    if (length == -ENOTRECOVERABLE) {
+        /* The copy may still write to the memory: it is nobody's any more. */
+        if (own)
+            (void)steal_pointer(&own);
+        else
+            worker_quarantine_reply(worker);
+        length = -EIO;
+    }
     if (length < 0) {
         fuse_reply_err(req, (int)-length);
         return;
     }
-    if (length > 0)
-        accessed(inode);
+    if (length > 0 && !(file->flags & O_NOATIME))
+        accessed(file->inode);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
     fuse_reply_buf(req, bytes, (size_t)length);
 }

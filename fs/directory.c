@@ -39,6 +39,11 @@ void directory_destroy(struct directory *directory)
     free(directory);
 }
 
+size_t directory_count(const struct directory *directory)
+{
+    return directory->count;
+}
+
 /* -- by name ----------------------------------------------------------------------------------- */
 
 static uint64_t hash_mix(uint64_t hash, uint64_t word)

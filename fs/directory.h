@@ -41,10 +41,10 @@ struct directory_slot {
 
 struct directory {
     pthread_rwlock_t lock;
-    _Atomic size_t count; /* entries; may be read without the lock */
-    bool removed;         /* rmdir has been here: no new entries */
+    bool removed; /* rmdir has been here: no new entries */
 
     /* private, under the lock */
+    _Atomic size_t count;
     uint64_t hash_seed, next_cookie;
     struct directory_entry **buckets;
     size_t buckets_count; /* a power of two, or 0 */
@@ -56,6 +56,9 @@ struct directory {
 struct directory *directory_create(void);
 /* Frees the entries too. NULL is fine. */
 void directory_destroy(struct directory *directory);
+
+/* How many entries. The lock need not be held. */
+size_t directory_count(const struct directory *directory);
 
 struct directory_entry *directory_find(const struct directory *directory, const char *name);
 

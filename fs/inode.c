@@ -339,7 +339,7 @@ void inode_stat(struct inode *inode, struct stat *st)
         st->st_blocks = (blkcnt_t)((report.resident_bytes + 511) / 512);
         st->st_blksize = INODE_FILE_BLOCK_BYTES;
     } else if (S_ISDIR(inode->type)) {
-        st->st_size = (off_t)(inode->directory->count * INODE_ENTRY_BYTES);
+        st->st_size = (off_t)(directory_count(inode->directory) * INODE_ENTRY_BYTES);
     } else if (S_ISLNK(inode->type)) {
         st->st_size = (off_t)strlen(inode->target);
     }
@@ -396,4 +396,50 @@ void inode_drop_privileges(struct inode *inode)
     pthread_mutex_lock(&inode->mutex);
     inode_drop_privileges_locked(inode);
     pthread_mutex_unlock(&inode->mutex);
+}
+
+/* -- open descriptions ------------------------------------------------------------------------- */
+
+/* With the mutex held: whether the bytes are to be dropped now. Once true, it is never again. */
+static bool discard_locked(struct inode *inode)
+{
+    if (!S_ISREG(inode->type) || inode->nlink > 0 || inode->openers > 0 || inode->discarded)
+        return false;
+    inode->discarded = true;
+    return true;
+}
+
+errint_t inode_opened(struct inode *inode, bool for_writing)
+{
+    pthread_mutex_lock(&inode->mutex);
+    errint_t error = inode->discarded ? -ENOENT : 0;
+    if (error == 0) {
+        inode->openers++;
+        inode->writers += for_writing;
+    }
+    pthread_mutex_unlock(&inode->mutex);
+    return error;
+}
+
+void inode_closed(struct inode *inode, bool for_writing)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode->openers--;
+    inode->writers -= for_writing;
+    bool discard = discard_locked(inode);
+    bool trim = for_writing && inode->writers == 0;
+    pthread_mutex_unlock(&inode->mutex);
+    if (discard)
+        buffer_truncate(inode->buffer, 0);
+    else if (trim)
+        buffer_trim(inode->buffer);
+}
+
+void inode_unlinked(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    bool discard = discard_locked(inode);
+    pthread_mutex_unlock(&inode->mutex);
+    if (discard)
+        buffer_truncate(inode->buffer, 0);
 }

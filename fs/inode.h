@@ -58,7 +58,8 @@ struct inode {
         struct directory *directory; /* S_IFDIR: owned */
         char *target;                /* S_IFLNK: owned, constant */
     };
-    _Atomic uint32_t writers; /* S_IFREG: descriptions open for writing */
+    uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
+    bool discarded;            /* (m) S_IFREG: unlinked and closed: its bytes are gone */
 
     struct inode *table_next; /* private to the table */
 };
@@ -102,6 +103,16 @@ struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t ui
 
 void inode_ref(struct inode *inode, uint64_t count);
 void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);
+
+/*
+ * Open descriptions of a regular file. Once it has neither a name nor an opener its device memory
+ * is given back, without waiting for the kernel to forget the inode; -ENOENT to those who open it
+ * after that. The last writer's close gives back slack.
+ */
+errint_t inode_opened(struct inode *inode, bool for_writing);
+void inode_closed(struct inode *inode, bool for_writing);
+/* nlink has fallen to 0. */
+void inode_unlinked(struct inode *inode);
 
 /* The kernel's lookups; a lookup is also a reference. */
 void inode_lookup_added(struct inode *inode);

@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <spawn.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "core/log.h"
 
@@ -24,12 +27,72 @@ static struct {
 
 /* -- before ------------------------------------------------------------------------------------ */
 
+/* Looks for a residentfs among the mounts. PATH as the kernel shows it. */
+static bool is_residentfs_mounted(const char *path)
+{
+    FILE *file = fopen("/proc/self/mounts", "re");
+    char line[PATH_MAX + 512];
+    bool found = false;
+
+    if (!file)
+        return false;
+    while (!found && fgets(line, sizeof(line), file)) {
+        char *state, *at, *type;
+
+        if (strtok_r(line, " ", &state) && (at = strtok_r(NULL, " ", &state)) &&
+            (type = strtok_r(NULL, " ", &state)))
+            found = strcmp(at, path) == 0 && strcmp(type, "fuse.residentfs") == 0;
+    }
+    fclose(file);
+    return found;
+}
+
+/*
+ * A residentfs whose daemon is gone (killed, say) is of use to nobody: its mount is taken away, so
+ * that the next start works. Anything else there, dead or alive, is left alone. The mount point
+ * itself does not answer, so its name is put together from that of its parent.
+ */
+static bool remove_dead_mount(const char *mountpoint)
+{
+    cleanup_free char *copy = strdup(mountpoint);
+    char path[PATH_MAX], parent[PATH_MAX];
+
+    if (!copy)
+        return false;
+    while (strlen(copy) > 1 && copy[strlen(copy) - 1] == '/')
+        copy[strlen(copy) - 1] = '\0';
+    char *slash = strrchr(copy, '/');
+    const char *name = slash ? slash + 1 : copy;
+    if (slash)
+        *slash = '\0';
+    if (!realpath(!slash  ? "."
+                  : *copy ? copy
+                          : "/",
+                  parent) ||
+        snprintf(path, sizeof(path), "%s/%s", strcmp(parent, "/") == 0 ? "" : parent, name) >=
+            (int)sizeof(path) ||
+        !is_residentfs_mounted(path))
+        return false;
+    if (umount2(path, MNT_DETACH) < 0) {
+        pid_t child;
+        int status = -1;
+        const char *arguments[] = {FUSERMOUNT, "-u", "-z", "-q", path, NULL};
+        if (posix_spawnp(&child, FUSERMOUNT, NULL, NULL, (char *const *)arguments, environ) != 0 ||
+            waitpid(child, &status, 0) < 0 || status != 0)
+            return false;
+    }
+    log_info("mount point %s: a mount that had lost its daemon was removed", mountpoint);
+    return true;
+}
+
 static errint_t check_directory(const char *mountpoint, char **resolved, char *message,
                                 size_t message_bytes)
 {
     struct stat st;
     int error = 0;
 
+    if (stat(mountpoint, &st) < 0 && errno == ENOTCONN)
+        remove_dead_mount(mountpoint);
     *resolved = realpath(mountpoint, NULL);
     if (!*resolved || stat(*resolved, &st) < 0)
         error = errno;
@@ -72,28 +135,13 @@ static errint_t check_directory(const char *mountpoint, char **resolved, char *m
 /* Only residentfs over residentfs: another file system may be mounted over with good reason. */
 static errint_t check_not_mounted(const char *resolved, char *message, size_t message_bytes)
 {
-    FILE *file = fopen("/proc/self/mounts", "re");
-    char line[PATH_MAX + 512];
-    errint_t error = 0;
-
-    if (!file)
+    if (!is_residentfs_mounted(resolved))
         return 0;
-    while (error == 0 && fgets(line, sizeof(line), file)) {
-        char *state, *path, *type;
-
-        if (!strtok_r(line, " ", &state) || !(path = strtok_r(NULL, " ", &state)) ||
-            !(type = strtok_r(NULL, " ", &state)))
-            continue;
-        if (strcmp(path, resolved) == 0 && strcmp(type, "fuse.residentfs") == 0)
-            error = -EBUSY;
-    }
-    fclose(file);
-    if (error < 0)
-        snprintf(message, message_bytes,
-                 "mount point %s: a residentfs is mounted there already; unmount it first (umount "
-                 "%s), or choose another directory",
-                 resolved, resolved);
-    return error;
+    snprintf(message, message_bytes,
+             "mount point %s: a residentfs is mounted there already; unmount it first (umount %s), "
+             "or choose another directory",
+             resolved, resolved);
+    return -EBUSY;
 }
 
 static bool is_in_path(const char *program)

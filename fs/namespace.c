@@ -57,7 +57,7 @@ errint_t namespace_retire_directory(struct inode *inode)
     errint_t error = 0;
 
     pthread_rwlock_wrlock(&directory->lock);
-    if (directory->count)
+    if (directory_count(directory))
         error = -ENOTEMPTY;
     else
         directory->removed = true;
@@ -387,8 +387,10 @@ static errint_t remove_name(struct residentfs *fs, struct inode *parent, const c
         namespace_parent_changed(parent, 0);
     }
     pthread_rwlock_unlock(&parent->directory->lock);
-    if (inode)
+    if (unrefs > 0) {
+        inode_unlinked(inode);
         inode_unref(fs->inodes, inode, unrefs);
+    }
     return error;
 }
 

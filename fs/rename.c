@@ -176,8 +176,10 @@ static errint_t do_rename(struct rename *rename)
         error = rename_once(rename);
         pthread_mutex_unlock(&rename->fs->rename_mutex);
     }
-    if (rename->victim)
+    if (rename->victim) {
+        inode_unlinked(rename->victim);
         inode_unref(rename->fs->inodes, rename->victim, 1);
+    }
     return error;
 }
 

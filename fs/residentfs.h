@@ -88,6 +88,8 @@ char *namespace_path(struct residentfs *fs, struct inode *inode);
 bool virtual_is(uint64_t ino);
 /* The inode number of NAME in PARENT, or 0: not virtual. PARENT is the root or .resident. */
 uint64_t virtual_lookup(uint64_t parent_ino, const char *name);
+/* Whether something can be written to it. */
+bool virtual_is_writable(uint64_t ino);
 /* Attributes of a virtual inode. */
 void virtual_stat(struct residentfs *fs, uint64_t ino, struct stat *st);
 /* The handlers for requests that name a virtual inode. */

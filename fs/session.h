@@ -28,6 +28,10 @@ struct upload_fence *worker_receive_fence(struct worker *worker);
 /* Memory for a reply of up to *capacity bytes. Valid until the handler returns. */
 void *worker_reply_bytes(struct worker *worker, size_t *capacity);
 
+/* A copy may write to the reply memory for ever: it is put aside, and other memory takes its place
+ * (none while memory is short: the capacity is 0 then). */
+void worker_quarantine_reply(struct worker *worker);
+
 /* -- for main ---------------------------------------------------------------------------------- */
 
 /* init: what is asked of the kernel, and recorded in struct residentfs. */

@@ -94,6 +94,13 @@ bool virtual_is(uint64_t ino)
     return ino >= INODE_VIRTUAL_BASE && ino < INODE_FIRST_FREE;
 }
 
+bool virtual_is_writable(uint64_t ino)
+{
+    const struct virtual_entry *entry = entry_of(ino);
+
+    return entry && entry->command;
+}
+
 uint64_t virtual_lookup(uint64_t parent_ino, const char *name)
 {
     if (parent_ino == INODE_ROOT)

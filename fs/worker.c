@@ -29,6 +29,19 @@ void *worker_reply_bytes(struct worker *worker, size_t *capacity)
     return worker->reply.bytes;
 }
 
+void worker_quarantine_reply(struct worker *worker)
+{
+    size_t length = worker->reply.length;
+
+    pinned_memory_quarantine(worker->device, &worker->reply);
+    if (pinned_memory_init(worker->device, &worker->reply, length) < 0) {
+        log_warning("no memory for another reply buffer of %zu bytes: reads of this worker are "
+                    "slower",
+                    length);
+        worker->reply = (struct pinned_memory){0};
+    }
+}
+
 size_t worker_receive_length(uint64_t max_write_bytes)
 {
     return WORKER_PAGE_BYTES + align_up(max_write_bytes, WORKER_PAGE_BYTES) + WORKER_PAGE_BYTES;

@@ -1,6 +1,7 @@
 #include "core/driver/driver.h"
 
 #include "core/driver/cuda_error.h"
+#include "core/driver/driver_paths.h" /* written by the build */
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -115,11 +116,9 @@ static void *open_emulated(char *path, size_t bytes)
             return dlopen(path, RTLD_NOW | RTLD_LOCAL);
         }
     }
-#ifdef RESIDENTFS_LIBDIR
-    snprintf(path, bytes, "%s", RESIDENTFS_LIBDIR "/" EMULATED_LIBRARY);
+    snprintf(path, bytes, "%s", EMULATED_LIBRARY_DIR "/" EMULATED_LIBRARY);
     if (!access(path, F_OK))
         return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-#endif
     snprintf(path, bytes, "%s", EMULATED_LIBRARY);
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }

@@ -71,8 +71,11 @@ sed -E 's/^#? ?budget *=.*/budget = plenty/' "$work/good.conf" >"$work/value.con
 refuses "a wrong value in the file: file, line, value" "value\\.conf:$line\\b.*plenty" emulated "$mnt" --config "$work/value.conf"
 refuses "no INI: file and line" 'syntax\.conf:1' emulated "$mnt" --config "$work/syntax.conf"
 refuses "a configuration file that is missing" 'none\.conf' emulated "$mnt" --config "$work/none.conf"
-RESIDENTFS_EMULATED='memery=1GiB' refuses "an unknown setting of the emulated driver" 'memery' emulated "$mnt"
-RESIDENTFS_EMULATED='memory=garbage' refuses "a wrong value of one" 'memory|garbage' emulated "$mnt"
+for setting in memery=1GiB memory=garbage; do
+    # The driver library, a thing of tests, says more than one line.
+    got=$(RESIDENTFS_EMULATED=$setting "$RESIDENTFS" emulated "$mnt" 2>&1) && got="it started"
+    like "a setting of the emulated driver that is wrong: $setting" "$got" "$setting"
+done
 
 like "--help names every form" "$help" 'residentfs.*DEVICE.*MOUNTPOINT'
 for option in budget cache allow_other; do

@@ -4,6 +4,7 @@
  */
 #include "emulated_fixture.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #define TRIES 300
@@ -122,6 +123,32 @@ static void destroying_a_stream_or_event_loses_no_work(void **state)
         assert_cuda(drv->cuMemFreeHost(host));
         assert_cuda(drv->cuStreamDestroy(second));
     }
+}
+
+static void work_of_a_destroyed_stream_runs_unasked(void **state)
+{
+    (void)state;
+    configure("order=sync");
+    CUstream stream = stream_create();
+    CUdeviceptr address = device_create(4096);
+    assert_cuda(drv->cuMemsetD8Async(address, 7, 4096, stream));
+    assert_cuda(drv->cuStreamDestroy(stream));
+    uint64_t limit_ns = monotonic_ns() + 10000000000u;
+    while (stats().queued && monotonic_ns() < limit_ns)
+        sched_yield();
+    assert_int_equal(stats().queued, 0);
+    assert_cuda(drv->cuMemFree(address));
+}
+
+static void a_destroyed_handle_never_means_another_object(void **state)
+{
+    (void)state;
+    CUstream old = stream_create();
+    assert_cuda(drv->cuStreamDestroy(old));
+    CUstream stream = stream_create();
+    assert_cuda_fails(drv->cuStreamSynchronize(old), CUDA_ERROR_INVALID_HANDLE);
+    assert_cuda(drv->cuStreamSynchronize(stream));
+    assert_cuda(drv->cuStreamDestroy(stream));
 }
 
 static void pageable_sources_are_read_at_the_call(void **state)
@@ -462,6 +489,60 @@ static unsigned run_world(uint64_t seed, unsigned leave_out)
     return world.wrong;
 }
 
+/* ---- several threads ---- */
+
+#define THREADS 4
+
+/* Returns NULL if every byte came back. */
+static void *upload_and_read_back(void *argument)
+{
+    unsigned char byte = (unsigned char)(uintptr_t)argument;
+    void *failed = argument;
+    CUstream stream;
+    CUevent event;
+    CUdeviceptr address;
+    void *memory;
+    if (drv->cuCtxSetCurrent(context_of_device_0) ||
+        drv->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING) ||
+        drv->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
+        return failed;
+    for (int i = 0; i < 100; i++) {
+        if (drv->cuMemAlloc(&address, PAIR_BYTES) || drv->cuMemHostAlloc(&memory, PAIR_BYTES, 0))
+            return failed;
+        memset(memory, byte, PAIR_BYTES);
+        if (drv->cuMemcpyHtoDAsync(address, memory, PAIR_BYTES, stream) ||
+            drv->cuEventRecord(event, stream) || drv->cuEventSynchronize(event))
+            return failed;
+        memset(memory, 0, PAIR_BYTES);
+        if (drv->cuMemcpyDtoHAsync(memory, address, PAIR_BYTES, stream) ||
+            drv->cuStreamSynchronize(stream))
+            return failed;
+        if (((unsigned char *)memory)[0] != byte ||
+            ((unsigned char *)memory)[PAIR_BYTES - 1] != byte)
+            return failed;
+        if (drv->cuMemFreeHost(memory) || drv->cuMemFree(address))
+            return failed;
+    }
+    return drv->cuEventDestroy(event) || drv->cuStreamDestroy(stream) ? failed : NULL;
+}
+
+static void threads_with_streams_of_their_own_do_not_disturb_each_other(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < ARRAY_SIZE(orders); i++) {
+        pthread_t threads[THREADS];
+        configure(orders[i]);
+        for (uintptr_t j = 0; j < THREADS; j++)
+            assert_int_equal(
+                pthread_create(&threads[j], NULL, upload_and_read_back, (void *)(j + 1)), 0);
+        for (size_t j = 0; j < THREADS; j++) {
+            void *failed;
+            assert_int_equal(pthread_join(threads[j], &failed), 0);
+            assert_null(failed);
+        }
+    }
+}
+
 static uint64_t chosen_seed(void)
 {
     const char *given = getenv("TEST_SEED");
@@ -517,11 +598,14 @@ int main(void)
         TEST(an_event_never_recorded_is_complete),
         TEST(a_wait_means_the_record_at_the_call),
         TEST(destroying_a_stream_or_event_loses_no_work),
+        TEST(work_of_a_destroyed_stream_runs_unasked),
+        TEST(a_destroyed_handle_never_means_another_object),
         TEST(pageable_sources_are_read_at_the_call),
         TEST(bandwidth_and_latency_take_time),
         TEST(reusing_staging_before_its_fence_is_caught),
         TEST(a_missing_event_wait_is_caught),
         TEST(a_readback_seen_before_its_fence_is_caught),
+        TEST(threads_with_streams_of_their_own_do_not_disturb_each_other),
         TEST(random_operations_end_as_in_the_model),
         TEST(random_operations_without_some_waits_are_caught),
     };

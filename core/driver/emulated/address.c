@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 /* Far from where programs, libraries and sanitizers live; addresses are used in turn, so that a
  * freed one does not soon mean something else. Where the kernel refuses, it chooses. */
@@ -40,10 +41,40 @@ bool address_is_device(uint64_t address, size_t bytes)
            emulated.reservations[after]->start - address < bytes;
 }
 
-static void *map_at(uint64_t address, size_t bytes)
+/* ThreadSanitizer keeps the whole range above as PROT_NONE, which is just what is wanted. */
+#if defined(__SANITIZE_THREAD__)
+#define RANGE_IS_KEPT true
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define RANGE_IS_KEPT true
+#endif
+#endif
+#ifndef RANGE_IS_KEPT
+#define RANGE_IS_KEPT false
+#endif
+
+static bool is_kept(uint64_t address)
 {
-    return mmap((void *)(uintptr_t)address, bytes, PROT_NONE,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    return RANGE_IS_KEPT && address >= FIRST_ADDRESS && address < LAST_ADDRESS;
+}
+
+/*
+ * Nobody ever reads or writes at these addresses, so no sanitizer needs to know of them; they would
+ * refuse addresses outside of what they watch.
+ */
+static uint64_t reserve_range(uint64_t address, size_t bytes, int flags)
+{
+    if (is_kept(address))
+        return address;
+    return (uint64_t)syscall(SYS_mmap, address, bytes, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+}
+
+static void unreserve_range(uint64_t address, size_t bytes)
+{
+    if (is_kept(address))
+        return;
+    syscall(SYS_munmap, address, bytes);
 }
 
 /* BYTES is a multiple of the page size, ALIGNMENT a power of two of at least a page. */
@@ -71,7 +102,7 @@ static uint64_t map_anywhere(size_t bytes, size_t alignment)
                     continue;
                 }
             }
-            if ((uint64_t)(uintptr_t)map_at(address, bytes) != address)
+            if (reserve_range(address, bytes, MAP_FIXED_NOREPLACE) != address)
                 break;
             emulated.next_address = address + bytes + GRANULARITY_BYTES;
             return address;
@@ -79,16 +110,15 @@ static uint64_t map_anywhere(size_t bytes, size_t alignment)
     }
     if (bytes + alignment < bytes)
         return 0;
-    char *start = mmap(NULL, bytes + alignment, PROT_NONE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED)
+    uint64_t start = reserve_range(0, bytes + alignment, 0);
+    if (start == UINT64_MAX)
         return 0;
-    char *aligned = (char *)(uintptr_t)align_up((uintptr_t)start, alignment);
+    uint64_t aligned = align_up(start, alignment);
     if (aligned > start)
-        munmap(start, (size_t)(aligned - start));
+        unreserve_range(start, aligned - start);
     if (start + alignment > aligned)
-        munmap(aligned + bytes, (size_t)(start + alignment - aligned));
-    return (uintptr_t)aligned;
+        unreserve_range(aligned + bytes, start + alignment - aligned);
+    return aligned;
 }
 
 struct reservation *reservation_create(enum reservation_kind kind, size_t bytes, size_t alignment)
@@ -123,7 +153,7 @@ void reservation_destroy(struct reservation *reservation)
     emulated.reservation_count--;
     for (size_t i = 0; i < reservation->mapping_count; i++)
         physical_unref(reservation->mappings[i].physical);
-    munmap((void *)(uintptr_t)reservation->start, reservation->mapped_bytes);
+    unreserve_range(reservation->start, reservation->mapped_bytes);
     free(reservation->mappings);
     free(reservation);
 }
