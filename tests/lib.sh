@@ -294,7 +294,7 @@ mount_fs() {
     emulated*)
         settings=$(emulated_settings "seed=7;order=random" "${RESIDENTFS_EMULATED:-}" "memory=$memory" "$settings")
         ;;
-    *) options=${options:+$options,}budget=$memory ;;
+    *) options=budget=$memory${options:+,$options} ;;
     esac
     daemon_stderr=$work/stderr.${#mounts[@]}
     RESIDENTFS_EMULATED=$settings "$RESIDENTFS" "$DEVICE" "$mnt" -f ${options:+-o "$options"} \
