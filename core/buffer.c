@@ -19,7 +19,12 @@ struct buffer *buffer_create(struct device *device, uint64_t id)
     unsigned int queue = atomic_fetch_add(&device->next_queue, 1) % device->options.upload_streams;
     buffer->device = device;
     upload_target_init(&buffer->target, device->queues[queue], id);
-    pthread_rwlock_init(&buffer->lock, NULL);
+    /* By default readers come first, and a buffer that is read all the time could never grow. */
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(&buffer->lock, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
     return buffer;
 }
 

@@ -11,6 +11,7 @@
 #include "core/buffer.h"
 
 #define MODEL_BYTES (9 * MIB)
+#define PERIOD      (size_t)16381 /* of what is written: no page looks like the one before */
 
 struct model {
     unsigned char *bytes;
@@ -31,6 +32,8 @@ static void check(struct buffer *buffer, const struct model *model, unsigned cha
     ssize_t got = buffer_read(buffer, 0, scratch, MODEL_BYTES);
     if (got != (ssize_t)model->length)
         fail_msg("step %u: read %zd of %llu", step, got, (unsigned long long)model->length);
+    if (memcmp(scratch, model->bytes, model->length) == 0)
+        return;
     for (uint64_t i = 0; i < model->length; i++)
         if (scratch[i] != model->bytes[i])
             fail_msg("step %u: byte %llu is %02x, not %02x", step, (unsigned long long)i,
@@ -83,9 +86,9 @@ static void random_steps(struct device *device, uint64_t state, unsigned int ste
         switch (fixture_random(&state) % 12) {
         default:
             assert_int_equal(upload_fence_wait(&fences[slot]), 0);
-            fill(bytes, MIN(length, 64 * KIB), &state);
-            for (uint64_t i = 64 * KIB; i < length; i++)
-                bytes[i] = bytes[i - 64 * KIB] + 1;
+            fill(bytes, MIN(length, PERIOD), &state);
+            for (uint64_t i = PERIOD; i < length; i += PERIOD)
+                memcpy(bytes + i, bytes, MIN(length - i, PERIOD));
             ssize_t done = buffer_write(buffer, offset, bytes, length,
                                         fixture_random(&state) % 4 ? &fences[slot] : NULL);
             assert_int_equal(done, length);
@@ -379,6 +382,84 @@ static void a_buffer_never_looks_smaller_than_it_is_while_slack_is_given_back(vo
     fixture_close(device);
 }
 
+/* -- fairness ---------------------------------------------------------------------------------- */
+
+#define READERS 6
+
+struct reader {
+    struct device *device;
+    struct buffer *buffer;
+    _Atomic bool *stop;
+};
+
+static void *read_until_stopped(void *data)
+{
+    struct reader *reader = data;
+    struct pinned_memory reply;
+
+    device_attach_thread(reader->device);
+    if (pinned_memory_init(reader->device, &reply, 4096) < 0)
+        return NULL;
+    while (!atomic_load(reader->stop))
+        buffer_read(reader->buffer, 0, reply.bytes, 4096);
+    pinned_memory_finish(reader->device, &reply);
+    return NULL;
+}
+
+struct grower {
+    struct device *device;
+    struct buffer *buffer;
+    _Atomic unsigned int done;
+};
+
+#define GROWTHS 20
+
+static void *grow_and_shrink(void *data)
+{
+    struct grower *grower = data;
+
+    device_attach_thread(grower->device);
+    for (unsigned int i = 0; i < GROWTHS; i++) {
+        buffer_write(grower->buffer, 10000 + i * 1000, "x", 1, NULL);
+        buffer_truncate(grower->buffer, 5000);
+        atomic_fetch_add(&grower->done, 1);
+    }
+    return NULL;
+}
+
+static void readers_do_not_keep_a_buffer_from_growing_and_shrinking(void **unused)
+{
+    (void)unused;
+    /* Each read takes so long that there is always one under way. */
+    struct device *device = fixture_open("memory=64MiB;order=eager;latency=1000000", NULL);
+    struct buffer *buffer = buffer_create(device, 1);
+    _Atomic bool stop = false;
+    struct reader reader = {device, buffer, &stop};
+    struct grower grower = {device, buffer, 0};
+    pthread_t readers[READERS], thread;
+    unsigned int done = 0;
+
+    assert_int_equal(buffer_truncate(buffer, 5000), 0);
+    assert_int_equal(buffer_write(buffer, 0, "bytes", 5, NULL), 5);
+    assert_int_equal(buffer_flush(buffer), 0);
+    for (size_t i = 0; i < READERS; i++)
+        assert_int_equal(pthread_create(&readers[i], NULL, read_until_stopped, &reader), 0);
+    assert_int_equal(pthread_create(&thread, NULL, grow_and_shrink, &grower), 0);
+    for (unsigned int i = 0; i < 1500 && done < GROWTHS; i++) {
+        usleep(10000);
+        done = atomic_load(&grower.done);
+    }
+    atomic_store(&stop, true);
+    for (size_t i = 0; i < READERS; i++)
+        pthread_join(readers[i], NULL);
+    pthread_join(thread, NULL);
+    print_message("%u of %u while others read\n", done, GROWTHS);
+    assert_int_equal(done, GROWTHS);
+    buffer_destroy(buffer);
+    fixture_configure("latency=0");
+    fixture_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_failed_upload_is_reported_once_to_each_opener),
         cmocka_unit_test(a_buffer_never_looks_smaller_than_it_is_while_slack_is_given_back),
         cmocka_unit_test(writers_of_disjoint_parts_each_read_their_own_bytes),
+        cmocka_unit_test(readers_do_not_keep_a_buffer_from_growing_and_shrinking),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -713,6 +713,53 @@ static void without_page_locked_memory_writes_and_reads_are_still_right(void **u
     device_close(device);
 }
 
+/* -- telemetry --------------------------------------------------------------------------------- */
+
+static void transfers_are_counted_after_their_fence_and_after_fusion(void **unused)
+{
+    (void)unused;
+    struct device *device = open_quiet("memory=64MiB;order=sync");
+    struct buffer *a = filled(device, 1, 1, 400000), *b = filled(device, 2, 2, 400000);
+    struct pinned_memory memory[2];
+    struct upload_fence fences[2];
+    uint64_t bytes = counter(device, TELEMETRY_H2D_BYTES);
+    uint64_t operations = counter(device, TELEMETRY_H2D_OPERATIONS);
+    uint64_t requests = counter(device, TELEMETRY_UPLOAD_REQUESTS);
+
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(pinned_memory_init(device, &memory[i], 1 * MIB), 0);
+        assert_int_equal(upload_fence_init(device, &fences[i]), 0);
+        memset(memory[i].bytes, 9, 300000);
+        assert_int_equal(buffer_write(i ? b : a, 0, memory[i].bytes, 300000, &fences[i]), 300000);
+        assert_true(fences[i].pending);
+    }
+    assert_int_equal(counter(device, TELEMETRY_H2D_BYTES), bytes);
+    /* The one behind it is not proven by the fence of the first. */
+    assert_int_equal(upload_fence_wait(&fences[0]), 0);
+    assert_int_equal(counter(device, TELEMETRY_H2D_BYTES), bytes + 300000);
+    assert_int_equal(device_dirty_bytes(device), 300000);
+    assert_int_equal(upload_fence_wait(&fences[1]), 0);
+    assert_int_equal(counter(device, TELEMETRY_H2D_BYTES), bytes + 600000);
+    assert_int_equal(device_dirty_bytes(device), 0);
+
+    assert_int_equal(buffer_write(a, 0, "abc", 3, NULL), 3);
+    assert_int_equal(buffer_write(a, 3, "def", 3, NULL), 3);
+    assert_int_equal(buffer_write(a, 1, "xy", 2, NULL), 2);
+    assert_int_equal(device_dirty_bytes(device), 8);
+    assert_int_equal(counter(device, TELEMETRY_H2D_BYTES), bytes + 600000);
+    assert_int_equal(buffer_flush(a), 0);
+    assert_int_equal(counter(device, TELEMETRY_H2D_BYTES), bytes + 600006);
+    assert_int_equal(counter(device, TELEMETRY_H2D_OPERATIONS), operations + 3);
+    assert_int_equal(counter(device, TELEMETRY_UPLOAD_REQUESTS), requests + 5);
+    for (size_t i = 0; i < 2; i++) {
+        upload_fence_finish(&fences[i]);
+        pinned_memory_finish(device, &memory[i]);
+    }
+    buffer_destroy(a);
+    buffer_destroy(b);
+    fixture_close(device);
+}
+
 /* -- threads ----------------------------------------------------------------------------------- */
 
 static void a_thread_that_attaches_to_a_device_uses_that_one(void **unused)
@@ -769,6 +816,7 @@ int main(void)
         cmocka_unit_test(a_growing_write_that_failed_leaves_zeros_past_the_end),
         cmocka_unit_test(without_an_event_a_direct_upload_is_fenced_by_its_stream),
         cmocka_unit_test(a_failed_readback_whose_stream_is_proven_returns_the_stream),
+        cmocka_unit_test(transfers_are_counted_after_their_fence_and_after_fusion),
         cmocka_unit_test(a_thread_that_attaches_to_a_device_uses_that_one),
         cmocka_unit_test(staging_stays_within_its_cap_while_many_writers_wait),
         cmocka_unit_test(without_page_locked_memory_writes_and_reads_are_still_right),
