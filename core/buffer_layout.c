@@ -21,6 +21,23 @@ static void map_drop(struct buffer *buffer, size_t index)
         extent_destroy(buffer->device, &extent);
 }
 
+/*
+ * Puts COUNT extents in the place of the one at INDEX; there is room for them. Whoever looks at
+ * resident_bytes meanwhile sees at least what there is.
+ */
+static void map_replace(struct buffer *buffer, size_t index, const struct extent *extents,
+                        size_t count)
+{
+    uint64_t added = 0;
+
+    for (size_t i = 0; i < count; i++)
+        added += extents[i].length;
+    atomic_fetch_add(&buffer->resident_bytes, added);
+    map_drop(buffer, index);
+    for (size_t i = count; i-- > 0;)
+        extent_map_insert(&buffer->extents, index, &extents[i]);
+}
+
 /* An extent that never got into the map, after an operation on it failed. */
 static void discard(struct buffer *buffer, struct extent *extent)
 {
@@ -70,8 +87,7 @@ static errint_t move_extent(struct buffer *buffer, size_t index, struct extent *
         return err < 0 ? err : fenced;
     }
     fresh->run = old->run;
-    map_drop(buffer, index);
-    map_insert(buffer, index, fresh);
+    map_replace(buffer, index, fresh, 1);
     return 0;
 }
 
@@ -225,12 +241,14 @@ static errint_t carve(struct buffer *buffer, size_t index, uint64_t hole, uint64
         err = err < 0 ? err : fenced;
         goto discard_right;
     }
+    struct extent kept[2];
+    size_t kept_count = 0;
     left.run = old.run;
-    map_drop(buffer, index);
-    if (right.length > 0)
-        map_insert(buffer, index, &right);
     if (left.length > 0)
-        map_insert(buffer, index, &left);
+        kept[kept_count++] = left;
+    if (right.length > 0)
+        kept[kept_count++] = right;
+    map_replace(buffer, index, kept, kept_count);
     return 0;
 
 discard_right:

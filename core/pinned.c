@@ -38,7 +38,8 @@ errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory,
     CUresult result =
         device->driver->cuMemHostRegister(mapping, mapping_length, CU_MEMHOSTREGISTER_PORTABLE);
     memory->page_locked = result == CUDA_SUCCESS;
-    if (!memory->page_locked && !atomic_exchange(&device->degraded, true))
+    if (!memory->page_locked && !device_is_lost(device) &&
+        !atomic_exchange(&device->degraded, true))
         log_warning("page-locked memory refused (%s for %zu bytes): copies are slower; raise the "
                     "limit of locked memory (ulimit -l) or lower staging= and workers=",
                     driver_error_name(device->driver, result), mapping_length);

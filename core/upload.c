@@ -1,41 +1,12 @@
-#include "core/upload.h"
+#include "core/upload_internal.h"
 
 #include <errno.h>
 #include <string.h>
-
-#include "core/log.h"
 
 #define STAGING_BLOCK_MAX_BYTES (1 * MIB)
 #define STAGING_BLOCK_MIN_BYTES (64 * KIB)
 #define STAGING_BLOCKS_MIN      2
 #define SUBMIT_BYTES            (512 * KIB) /* gathered bytes that are submitted without waiting */
-#define IDLE_EVENTS             32
-
-struct staging_block {
-    struct pinned_memory memory;
-    CUevent event;           /* recorded when the block was retired */
-    struct upload_mark mark; /* of the last copy that reads it */
-};
-
-struct upload_queue {
-    struct device *device;
-    size_t block_bytes, block_limit; /* constant */
-
-    pthread_mutex_t mutex; /* covers what follows */
-    CUstream stream;       /* NULL: none could be had after a quarantine */
-    struct upload_mark submitted, proven;
-    struct upload_batch batch;
-    uint64_t oldest_pending_ns;
-    struct upload_target *dirty_targets;
-    uint64_t fence_failures; /* how often a copy failed after it was submitted */
-
-    struct staging_block *blocks; /* block_limit of them, block_count in use */
-    size_t block_count;
-    struct staging_block *active; /* the batch's staging */
-
-    CUevent idle_events[IDLE_EVENTS];
-    size_t idle_event_count;
-};
 
 void upload_target_init(struct upload_target *target, struct upload_queue *queue, uint64_t id)
 {
@@ -43,200 +14,6 @@ void upload_target_init(struct upload_target *target, struct upload_queue *queue
 }
 
 /* In all that follows, but for the public functions, the queue's mutex is held. */
-
-/* -- dirty targets ----------------------------------------------------------------------------- */
-
-static void target_unlist(struct upload_target *target)
-{
-    *target->link = target->next;
-    if (target->next)
-        target->next->link = target->link;
-    target->link = NULL;
-    target->dirty_bytes = 0;
-    target->pending_bytes = 0;
-    target->zeroing_count = 0;
-    target->zeroing_untold = 0;
-    atomic_store(&target->dirty, false);
-}
-
-static void target_list(struct upload_queue *queue, struct upload_target *target, uint64_t offset,
-                        uint64_t length)
-{
-    if (!target->link) {
-        target->next = queue->dirty_targets;
-        target->link = &queue->dirty_targets;
-        if (target->next)
-            target->next->link = &target->next;
-        queue->dirty_targets = target;
-        target->dirty_start = UINT64_MAX;
-        target->dirty_end = 0;
-        atomic_store(&target->dirty, true);
-    }
-    if (length > 0) {
-        target->dirty_bytes += length;
-        target->dirty_start = MIN(target->dirty_start, offset);
-        target->dirty_end = MAX(target->dirty_end, offset + length);
-    }
-}
-
-/* An upload of the target is lost: whoever has the file open is told once. */
-static void target_failed(struct upload_queue *queue, struct upload_target *target, const char *why)
-{
-    atomic_fetch_add(&target->error_count, 1);
-    telemetry_add(&queue->device->telemetry, TELEMETRY_ERRORS_UPLOAD, 1);
-    if (target->dirty_end > target->dirty_start)
-        log_error("buffer %llu: an upload in [%llu, %llu) is lost (%s); write it again",
-                  (unsigned long long)target->id, (unsigned long long)target->dirty_start,
-                  (unsigned long long)target->dirty_end, why);
-}
-
-/* Keeps in mind what has to be zeroed again should a copy before its proof fail. */
-static void target_zeroing(struct upload_queue *queue, struct upload_target *target,
-                           CUdeviceptr address, uint64_t length)
-{
-    unsigned int kept = 0;
-
-    for (unsigned int i = 0; i < target->zeroing_count; i++)
-        if (target->zeroing[i].sequence > queue->proven.sequence)
-            target->zeroing[kept++] = target->zeroing[i];
-    target->zeroing_count = kept;
-    if (kept < ARRAY_SIZE(target->zeroing))
-        target->zeroing[target->zeroing_count++] =
-            (struct upload_zeroing){address, length, queue->submitted.sequence};
-    else
-        target->zeroing_untold = queue->submitted.sequence;
-}
-
-static void advance_proven(struct upload_queue *queue, const struct upload_mark *mark)
-{
-    if (mark->epoch != queue->submitted.epoch || mark->sequence <= queue->proven.sequence)
-        return;
-    telemetry_add(&queue->device->telemetry, TELEMETRY_H2D_BYTES,
-                  mark->bytes - queue->proven.bytes);
-    telemetry_add(&queue->device->telemetry, TELEMETRY_H2D_OPERATIONS,
-                  mark->operations - queue->proven.operations);
-    queue->proven = *mark;
-    for (struct upload_target *t = queue->dirty_targets, *next; t; t = next) {
-        next = t->next;
-        if (t->pending_bytes == 0 && t->submitted <= mark->sequence)
-            target_unlist(t);
-    }
-}
-
-/* -- failures ---------------------------------------------------------------------------------- */
-
-static void open_stream(struct upload_queue *queue)
-{
-    CUresult result = queue->device->driver->cuStreamCreate(&queue->stream, CU_STREAM_NON_BLOCKING);
-
-    if (result != CUDA_SUCCESS) {
-        queue->stream = NULL;
-        device_failure(queue->device, result, "cuStreamCreate", "an upload stream");
-    }
-}
-
-/* Completion could not be proven: nothing that the stream may still touch is used again. */
-static void queue_quarantine(struct upload_queue *queue, const char *why)
-{
-    struct device *device = queue->device;
-
-    stream_quarantine(device, queue->stream);
-    for (size_t i = 0; i < queue->block_count; i++)
-        pinned_memory_quarantine(device, &queue->blocks[i].memory);
-    queue->block_count = 0;
-    queue->active = NULL;
-    upload_batch_set_staging(&queue->batch, NULL, 0, 0);
-    while (queue->dirty_targets) {
-        struct upload_target *target = queue->dirty_targets;
-        if (target->submitted > queue->proven.sequence)
-            atomic_store(&target->failed, true);
-        target_failed(queue, target, why);
-        target_unlist(target);
-    }
-    queue->submitted.epoch++;
-    queue->proven = queue->submitted;
-    queue->stream = NULL;
-    if (!device_is_lost(device))
-        open_stream(queue);
-}
-
-/*
- * A copy failed after its submission, and it may have been any that is unproven. Uploads are lost
- * and their targets told; memory that was to be zeroed is zeroed again, or its buffer is given up:
- * what it held before belongs to somebody else. Returns whether that is proven.
- */
-static bool zero_again(struct upload_queue *queue)
-{
-    const struct driver *driver = queue->device->driver;
-    CUresult result = CUDA_SUCCESS;
-
-    for (struct upload_target *t = queue->dirty_targets; t; t = t->next) {
-        if (t->zeroing_untold > queue->proven.sequence)
-            atomic_store(&t->failed, true);
-        for (unsigned int i = 0; i < t->zeroing_count && result == CUDA_SUCCESS; i++)
-            if (t->zeroing[i].sequence > queue->proven.sequence)
-                result = driver->cuMemsetD8Async(t->zeroing[i].address, 0, t->zeroing[i].length,
-                                                 queue->stream);
-    }
-    if (result == CUDA_SUCCESS)
-        result = driver->cuStreamSynchronize(queue->stream);
-    if (result != CUDA_SUCCESS)
-        device_failure(queue->device, result, "cuMemsetD8Async", "zeroing again");
-    return result == CUDA_SUCCESS;
-}
-
-/*
- * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
- * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of
- * the two it was.
- */
-static errint_t queue_failed(struct upload_queue *queue, CUresult result, const char *call,
-                             bool fence_failed, bool *unproven)
-{
-    struct device *device = queue->device;
-    const char *why = driver_error_name(device->driver, result);
-    CUresult proof = result;
-
-    device_failure(device, result, call, "an upload stream");
-    if (fence_failed) {
-        telemetry_add(&device->telemetry, TELEMETRY_ERRORS_FENCE, 1);
-        queue->fence_failures++;
-    }
-    if (!device_is_lost(device) && queue->stream)
-        proof = device->driver->cuStreamSynchronize(queue->stream);
-    *unproven = proof != CUDA_SUCCESS;
-    if (*unproven) {
-        queue_quarantine(queue, why);
-        return -EIO;
-    }
-    telemetry_add(&device->telemetry, TELEMETRY_SYNC_POINTS, 1);
-    if (fence_failed) {
-        if (!zero_again(queue)) {
-            *unproven = true;
-            queue_quarantine(queue, why);
-            return -EIO;
-        }
-        for (struct upload_target *t = queue->dirty_targets; t; t = t->next)
-            if (t->submitted > queue->proven.sequence)
-                target_failed(queue, t, why);
-    }
-    advance_proven(queue, &queue->submitted);
-    return -EIO;
-}
-
-/* The result of waiting for an event that was recorded at MARK. */
-static errint_t event_waited(struct upload_queue *queue, const struct upload_mark *mark,
-                             CUresult result, bool *unproven)
-{
-    *unproven = mark->epoch != queue->submitted.epoch;
-    if (*unproven)
-        return -EIO; /* another thread met the failure first */
-    if (result != CUDA_SUCCESS)
-        return queue_failed(queue, result, "cuEventSynchronize", true, unproven);
-    telemetry_add(&queue->device->telemetry, TELEMETRY_SYNC_POINTS, 1);
-    advance_proven(queue, mark);
-    return 0;
-}
 
 /* -- events ------------------------------------------------------------------------------------ */
 
@@ -321,95 +98,12 @@ static errint_t submit_pending(struct upload_queue *queue)
             for (size_t j = done; j < i && !seen; j++)
                 seen = batch->intervals[j].target == target;
             if (!seen)
-                target_failed(queue, target, driver_error_name(driver, result));
+                upload_target_failed(queue, target, driver_error_name(driver, result));
         }
         upload_batch_clear(batch);
-        return queue_failed(queue, result, call, false, &unproven);
+        return upload_queue_failed(queue, result, call, false, &unproven);
     }
     upload_batch_clear(batch);
-    return 0;
-}
-
-/* -- staging ----------------------------------------------------------------------------------- */
-
-static errint_t block_create(struct upload_queue *queue, struct staging_block **out)
-{
-    struct staging_block *block = &queue->blocks[queue->block_count];
-    CUresult result;
-
-    *block = (struct staging_block){0};
-    if (pinned_memory_init(queue->device, &block->memory, queue->block_bytes) < 0)
-        return -ENOMEM;
-    result = queue->device->driver->cuEventCreate(&block->event, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS) {
-        pinned_memory_finish(queue->device, &block->memory);
-        return device_failure(queue->device, result, "cuEventCreate", "a fence");
-    }
-    queue->block_count++;
-    telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_MISSES, 1);
-    *out = block;
-    return 0;
-}
-
-static struct staging_block *block_oldest(struct upload_queue *queue)
-{
-    struct staging_block *oldest = NULL;
-
-    for (size_t i = 0; i < queue->block_count; i++) {
-        struct staging_block *block = &queue->blocks[i];
-        if (block != queue->active && (!oldest || block->mark.sequence < oldest->mark.sequence))
-            oldest = block;
-    }
-    return oldest;
-}
-
-/*
- * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
- * new one, or, at the limit, the oldest once it is complete. 0 although there is no room yet: a
- * fence failed, which others were told; to be called again when the queue is ready.
- */
-static errint_t next_block(struct upload_queue *queue)
-{
-    const struct driver *driver = queue->device->driver;
-    struct staging_block *block;
-    CUresult result;
-    bool unproven;
-    errint_t err = 0;
-
-    if (queue->active && queue->active->mark.sequence > queue->proven.sequence) {
-        queue->active->mark = queue->submitted;
-        result = driver->cuEventRecord(queue->active->event, queue->stream);
-        if (result != CUDA_SUCCESS) {
-            queue_failed(queue, result, "cuEventRecord", false, &unproven);
-            return 0;
-        }
-    }
-    block = block_oldest(queue);
-    if (block && block->mark.sequence > queue->proven.sequence) {
-        result = driver->cuEventQuery(block->event);
-        if (result == CUDA_SUCCESS) {
-            advance_proven(queue, &block->mark);
-        } else if (result != CUDA_ERROR_NOT_READY) {
-            queue_failed(queue, result, "cuEventQuery", true, &unproven);
-            return 0;
-        }
-    }
-    if (!block || block->mark.sequence > queue->proven.sequence) {
-        if (queue->block_count < queue->block_limit)
-            err = block_create(queue, &block);
-        if (!block)
-            return err < 0 ? err : -ENOMEM;
-    } else {
-        telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_HITS, 1);
-    }
-    if (block->mark.sequence > queue->proven.sequence) {
-        err =
-            event_waited(queue, &block->mark, driver->cuEventSynchronize(block->event), &unproven);
-        if (err < 0)
-            return 0;
-    }
-    queue->active = block;
-    upload_batch_set_staging(&queue->batch, block->memory.bytes, 0, block->memory.length);
     return 0;
 }
 
@@ -433,7 +127,7 @@ errint_t upload_queue_create(struct device *device, uint64_t staging_bytes,
         return -ENOMEM;
     }
     pthread_mutex_init(&queue->mutex, NULL);
-    open_stream(queue);
+    upload_open_stream(queue);
     if (!queue->stream) {
         upload_queue_destroy(queue);
         return -EIO;
@@ -467,7 +161,7 @@ static errint_t queue_ready(struct upload_queue *queue)
     if (device_is_lost(queue->device))
         return -EIO;
     if (!queue->stream)
-        open_stream(queue);
+        upload_open_stream(queue);
     return queue->stream ? 0 : -EIO;
 }
 
@@ -495,7 +189,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         if (room == 0 || (room < length && length <= queue->block_bytes / 8)) {
             err = make_way(queue, target);
             if (err == 0)
-                err = next_block(queue);
+                err = upload_next_block(queue);
             continue;
         }
         size_t part = MIN(length, room);
@@ -506,7 +200,7 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
             err = make_way(queue, target);
             continue;
         }
-        target_list(queue, target, place.offset, part);
+        upload_target_list(queue, target, place.offset, part);
         target->pending_bytes += part;
         from += part;
         place.address += part;
@@ -551,7 +245,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     uint64_t sequence = before.sequence;
     result = driver->cuMemcpyHtoDAsync(place.address, bytes, length, queue->stream);
     if (result == CUDA_SUCCESS) {
-        target_list(queue, target, place.offset, length);
+        upload_target_list(queue, target, place.offset, length);
         operation_submitted(queue, target);
         queue->submitted.bytes += length;
         queue->submitted.operations++;
@@ -560,7 +254,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
         before = queue->submitted;
     }
     if (result != CUDA_SUCCESS)
-        err = queue_failed(queue, result, call, false, &unproven);
+        err = upload_queue_failed(queue, result, call, false, &unproven);
     if (before.sequence > sequence && !unproven)
         err = 0; /* without a fence, but the copy is made and proven */
     if (result == CUDA_SUCCESS || unproven) {
@@ -589,12 +283,12 @@ errint_t upload_queue_zero(struct upload_queue *queue, struct upload_target *tar
         err = make_way(queue, target);
     if (err == 0) {
         CUresult result = queue->device->driver->cuMemsetD8Async(address, 0, length, queue->stream);
-        target_list(queue, target, 0, 0);
+        upload_target_list(queue, target, 0, 0);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
-            err = queue_failed(queue, result, "cuMemsetD8Async", false, &unproven);
+            err = upload_queue_failed(queue, result, "cuMemsetD8Async", false, &unproven);
         else
-            target_zeroing(queue, target, address, length);
+            upload_target_zeroing(queue, target, address, length);
     }
     pthread_mutex_unlock(&queue->mutex);
     if (err == 0)
@@ -616,10 +310,10 @@ errint_t upload_queue_copy(struct upload_queue *queue, struct upload_target *tar
     if (err == 0) {
         CUresult result =
             queue->device->driver->cuMemcpyDtoDAsync(destination, source, length, queue->stream);
-        target_list(queue, target, 0, 0);
+        upload_target_list(queue, target, 0, 0);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
-            err = queue_failed(queue, result, "cuMemcpyDtoDAsync", false, &unproven);
+            err = upload_queue_failed(queue, result, "cuMemcpyDtoDAsync", false, &unproven);
         else
             telemetry_add(&queue->device->telemetry, TELEMETRY_D2D_BYTES, length);
     }
@@ -644,19 +338,19 @@ static errint_t record_and_wait(struct upload_queue *queue, bool *unproven)
     if (err < 0) {
         /* Without an event the stream itself can still be waited for. */
         CUresult result = driver->cuStreamSynchronize(queue->stream);
-        return event_waited(queue, &mark, result, unproven);
+        return upload_event_waited(queue, &mark, result, unproven);
     }
     CUresult result = driver->cuEventRecord(event, queue->stream);
     if (result != CUDA_SUCCESS) {
         event_give(queue, event);
-        err = queue_failed(queue, result, "cuEventRecord", false, unproven);
+        err = upload_queue_failed(queue, result, "cuEventRecord", false, unproven);
         /* A failed record loses no copy: if completion was proven, this is a fence. */
         return *unproven ? err : 0;
     }
     pthread_mutex_unlock(&queue->mutex);
     result = driver->cuEventSynchronize(event);
     pthread_mutex_lock(&queue->mutex);
-    err = event_waited(queue, &mark, result, unproven);
+    err = upload_event_waited(queue, &mark, result, unproven);
     if (!*unproven)
         event_give(queue, event);
     return err;
@@ -673,7 +367,7 @@ errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *ta
     if (device_is_lost(queue->device)) {
         /* Nothing will complete any more: what is listed is lost, and its memory with it. */
         if (queue->dirty_targets)
-            queue_quarantine(queue, "the device is lost");
+            upload_queue_quarantine(queue, "the device is lost");
         err = -EIO;
     } else {
         if (target ? target->pending_bytes > 0 : queue->batch.count > 0)
@@ -706,7 +400,7 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
         CUresult result = submit(queue->stream, data);
         operation_submitted(queue, target);
         if (result != CUDA_SUCCESS)
-            err = queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
+            err = upload_queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
         else
             err = record_and_wait(queue, &unproven);
         /* A failure is told once: another thread may have met that of these copies. */
@@ -724,7 +418,7 @@ void upload_queue_drop_pending(struct upload_queue *queue, struct upload_target 
         upload_batch_drop(&queue->batch, target);
         target->pending_bytes = 0;
         if (target->submitted <= queue->proven.sequence)
-            target_unlist(target);
+            upload_target_unlist(target);
     }
     pthread_mutex_unlock(&queue->mutex);
 }
@@ -740,9 +434,9 @@ bool upload_queue_tick(struct upload_queue *queue, uint64_t max_wait_ns)
         if (queue->stream && queue->submitted.sequence > queue->proven.sequence) {
             CUresult result = queue->device->driver->cuStreamQuery(queue->stream);
             if (result == CUDA_SUCCESS)
-                advance_proven(queue, &queue->submitted);
+                upload_advance_proven(queue, &queue->submitted);
             else if (result != CUDA_ERROR_NOT_READY)
-                queue_failed(queue, result, "cuStreamQuery", true, &unproven);
+                upload_queue_failed(queue, result, "cuStreamQuery", true, &unproven);
         }
     }
     bool more = !device_is_lost(queue->device) &&
@@ -768,58 +462,4 @@ uint64_t upload_target_dirty_bytes(struct upload_target *target)
     uint64_t bytes = target->dirty_bytes;
     pthread_mutex_unlock(&target->queue->mutex);
     return bytes;
-}
-
-/* -- fences of page-locked memory -------------------------------------------------------------- */
-
-errint_t upload_fence_init(struct device *device, struct upload_fence *fence)
-{
-    CUevent event;
-    CUresult result = device->driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
-
-    *fence = (struct upload_fence){.device = device};
-    if (result != CUDA_SUCCESS)
-        return device_failure(device, result, "cuEventCreate", "a fence");
-    fence->event = event;
-    return 0;
-}
-
-void upload_fence_finish(struct upload_fence *fence)
-{
-    if (fence->event && !fence->pending)
-        fence->device->driver->cuEventDestroy(fence->event);
-    *fence = (struct upload_fence){0};
-}
-
-bool upload_fence_is_done(struct upload_fence *fence)
-{
-    bool unproven;
-
-    if (!fence->pending)
-        return true;
-    CUresult result = fence->device->driver->cuEventQuery(fence->event);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        /* The driver tells a failure once: nobody else would hear of it. */
-        pthread_mutex_lock(&fence->queue->mutex);
-        event_waited(fence->queue, &fence->mark, result, &unproven);
-        pthread_mutex_unlock(&fence->queue->mutex);
-    }
-    return result != CUDA_ERROR_NOT_READY;
-}
-
-errint_t upload_fence_wait(struct upload_fence *fence)
-{
-    struct upload_queue *queue = fence->queue;
-    bool unproven;
-
-    if (!fence->pending)
-        return 0;
-    CUresult result = fence->device->driver->cuEventSynchronize(fence->event);
-    pthread_mutex_lock(&queue->mutex);
-    event_waited(queue, &fence->mark, result, &unproven);
-    pthread_mutex_unlock(&queue->mutex);
-    if (unproven)
-        return -EIO;
-    fence->pending = false;
-    return 0;
 }

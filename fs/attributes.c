@@ -70,13 +70,15 @@ static void set_others(struct inode *inode, const struct stat *st, int valid, bo
         inode->gid = st->st_gid;
     if (valid & FUSE_SET_ATTR_MODE)
         inode->mode = st->st_mode & 07777;
-    /* With a MODE the kernel has worked out itself what is left of suid and sgid. */
-    if (!(valid & FUSE_SET_ATTR_MODE) &&
-        ((valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID | FUSE_SET_ATTR_KILL_SUID)) ||
-         ((valid & FUSE_SET_ATTR_SIZE) && !privileged)))
+    /*
+     * With a MODE the kernel has worked out itself what is left of suid and sgid. Nothing at all to
+     * set is chown(-1, -1), which on Linux clears them and changes ctime like any other chown.
+     */
+    bool chown = valid == 0 || (valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
+    if (!(valid & FUSE_SET_ATTR_MODE) && (chown || (valid & FUSE_SET_ATTR_KILL_SUID) ||
+                                          ((valid & FUSE_SET_ATTR_SIZE) && !privileged)))
         inode_drop_privileges_locked(inode);
-    if (valid)
-        set_times(inode, st, valid);
+    set_times(inode, st, valid);
     pthread_mutex_unlock(&inode->mutex);
 }
 

@@ -294,7 +294,7 @@ mount_fs() {
     emulated*)
         settings=$(emulated_settings "seed=7;order=random" "${RESIDENTFS_EMULATED:-}" "memory=$memory" "$settings")
         ;;
-    *) options=${options:+$options,}budget=$memory ;;
+    *) options=budget=$memory${options:+,$options} ;;
     esac
     daemon_stderr=$work/stderr.${#mounts[@]}
     RESIDENTFS_EMULATED=$settings "$RESIDENTFS" "$DEVICE" "$mnt" -f ${options:+-o "$options"} \
@@ -328,7 +328,7 @@ end_mount() {
         if ! umount "$directory" 2>/dev/null; then
             # A client that has only just ended may still hold it.
             # shellcheck disable=SC2016
-            wait_for "umount '$directory' 2>/dev/null || ! is_mounted '$directory'" 5 || {
+            wait_for "umount '$directory' 2>/dev/null || ! is_mounted '$directory'" 15 || {
                 diag "$directory is busy: $(umount "$directory" 2>&1); unmounting lazily"
                 umount -l "$directory"
                 result=1
@@ -336,8 +336,8 @@ end_mount() {
         fi
     fi
     if [ "$pid" != 0 ]; then
-        if ! wait_for "! alive $pid" 20; then
-            diag "daemon $pid did not end within 20 s after the unmount: killed"
+        if ! wait_for "! alive $pid" 60; then
+            diag "daemon $pid did not end within 60 s after the unmount: killed"
             kill -9 "$pid"
             result=1
         fi

@@ -15,6 +15,11 @@ started=$SECONDS
 expect_errno "then reads fail" EIO open d/f O_RDONLY : preadcount 0 0 100
 expect_errno "and writes" EIO open d/f O_RDWR : pwrite 0 0 x : fsync 0
 expect_errno "of any file" EIO open new O_CREAT,O_RDWR 0644 : pwrite 0 0 x : fsync 0
+memory() { awk '/^RssAnon/ { print $2 }' "/proc/$daemon_pid/status"; }
+before=$(memory)
+for _ in {1..100}; do fsop open new O_RDWR : -writeonce 0 0 1M 1 : -fsync 0 : -preadcount 0 0 1M; done >"$work/out"
+is "a hundred more of each: nothing but EIO" "$(sort "$work/out" | uniq -c | tr -s ' ')" " 300 EIO"
+between "… and the daemon does not grow by them (KiB)" $(($(memory) - before)) -1000000 16384
 between "fast" $((SECONDS - started)) 0 5
 sees "stat works" "3145728" stat d/f size
 is "ls works" "$(find d -type f)" d/f
@@ -31,6 +36,14 @@ for name in budget metrics telemetry.json buffers version config; do
     ok "$name can be read" test -n "$(timeout 10 cat .resident/$name)"
 done
 unmount_fs "it unmounts, and the daemon ends"
+
+enter_mount -e "batch=off;fault=cuMemcpyDtoHAsync:1+:700:sticky:when=$on"
+fsop open f O_CREAT,O_RDWR 0644 : fill 0 0 3M 1 : fsync 0
+touch "$on"
+expect_errno "the read that meets it fails with EIO" EIO open f O_RDONLY : preadcount 0 0 100
+expect_errno "so do those after it" EIO open f O_RDONLY : preadcount 0 0 100
+rm "$on"
+unmount_fs
 
 must_mount
 works "the next mount works" open "$mnt/f" O_CREAT,O_RDWR 0644 : fill 0 0 1M 1 : fsync 0

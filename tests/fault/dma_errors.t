@@ -3,6 +3,8 @@
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 only_emulated
+# The faults are CUDA_ERROR_OPERATING_SYSTEM (304) and, where it might be taken for the caller's mistake,
+# CUDA_ERROR_INVALID_VALUE (1): errors of one call, after which the device works on.
 on=$work/faults-on
 
 log() { cat "$mnt/.resident/log"; }
@@ -27,14 +29,16 @@ ok "nothing is left behind" back_to 0
 unmount_fs
 
 # An upload that is refused at once.
-for size in 100 3000000; do
-    enter_mount -e "batch=off;fault=cuMemcpyHtoDAsync:1:304:when=$on"
-    touch "$on"
-    got=$(fsop open f O_CREAT,O_RDWR 0644 : -fill 0 0 $size 1 : -fsync 0 : -close 0 | sort | uniq -c | tr -s ' \n' ' ')
-    like "one refused upload of $size bytes gives one EIO and no crash" "$got" '^ ?2 0 1 EIO ?$'
-    rm -f "$on" f
-    sees "… and the next file works" "same" open f O_CREAT,O_RDWR 0644 : fill 0 0 $size 2 : fsync 0 : check 0 0 $size 2
-    unmount_fs
+for result in 304 1; do
+    for size in 100 3000000; do
+        enter_mount -e "batch=off;fault=cuMemcpyHtoDAsync:1:$result:when=$on"
+        touch "$on"
+        got=$(fsop open f O_CREAT,O_RDWR 0644 : -fill 0 0 $size 1 : -fsync 0 : -close 0 | sort | uniq -c | tr -s ' \n' ' ')
+        like "one upload of $size bytes refused with $result gives one EIO and no crash" "$got" '^ ?2 0 1 EIO ?$'
+        rm -f "$on" f
+        sees "… and the next file works" "same" open f O_CREAT,O_RDWR 0644 : fill 0 0 $size 2 : fsync 0 : check 0 0 $size 2
+        unmount_fs
+    done
 done
 
 # A readback that fails.

@@ -56,10 +56,19 @@ for value in -5 0x -1% 101% 12XiB garbage 99999999999999999999GiB '' '10 GiB x';
     refuses "budget=$value" 'budget' emulated "$mnt" -o "budget=$value"
 done
 
-printf '# comment\n\n[budget]\nbudgt = 80%%\n' >"$work/key.conf"
+# The configuration that a mount shows, with one key misspelt.
+must_mount
+cp "$mnt/.resident/config" "$work/good.conf"
+unmount_fs
+sed -E 's/^#? ?budget *=.*/budgt = 80%/' "$work/good.conf" >"$work/key.conf"
+line=$(grep -n '^budgt' "$work/key.conf" | cut -d: -f1)
 help=$("$RESIDENTFS" --help 2>&1)
-refuses "an unknown key in the file: file, line, key" 'key\.conf:4.*budgt' emulated "$mnt" --config "$work/key.conf"
+refuses "an unknown key in the file: file, line, key, the nearest name" "key\\.conf:$line\\b.*budgt.*budget" emulated "$mnt" --config "$work/key.conf"
 printf 'this is no ini\n' >"$work/syntax.conf"
+printf '\n[nosuch]\n' >"$work/section.conf"
+refuses "an unknown section: file and line" 'section\.conf:2.*nosuch' emulated "$mnt" --config "$work/section.conf"
+sed -E 's/^#? ?budget *=.*/budget = plenty/' "$work/good.conf" >"$work/value.conf"
+refuses "a wrong value in the file: file, line, value" "value\\.conf:$line\\b.*plenty" emulated "$mnt" --config "$work/value.conf"
 refuses "no INI: file and line" 'syntax\.conf:1' emulated "$mnt" --config "$work/syntax.conf"
 refuses "a configuration file that is missing" 'none\.conf' emulated "$mnt" --config "$work/none.conf"
 for setting in memery=1GiB memory=garbage; do

@@ -5,7 +5,7 @@
 #
 # BUILD is a build folder (or a folder with the same programs side by side): residentfs, fsop, fsmodel,
 # io_load, core_bench, test_buffer. PARTS chooses: core suites figures (default: all). Ends with
-# `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at the end).
+# SUITES names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at the end).
 set -u
 build=$(realpath "${1:?usage: tests/gpu/run.sh BUILD [DEVICE]}")
 export DEVICE=${2:-cuda:0}
@@ -59,10 +59,11 @@ if [[ " $parts " == *" core "* ]]; then
 fi
 
 if [[ " $parts " == *" suites "* ]]; then
-    for suite in posix transfer fault; do
-        timeout 400 prove -j"${JOBS:-4}" "$here/$suite" >"$logs/$suite" 2>&1
+    for suite in ${SUITES:-posix transfer fault}; do
+        timeout "${SUITE_SECONDS:-400}" prove -v --timer -j"${JOBS:-4}" "$here/$suite" >"$logs/$suite" 2>&1
         count "suite $suite" $?
-        grep -vE '\.\. (ok|skipped)' "$logs/$suite" | tail -25
+        grep -A7 '^not ok' "$logs/$suite" | head -40
+        tail -4 "$logs/$suite"
     done
 fi
 

@@ -32,6 +32,12 @@ fsop chmod own 06777
 sees "a write by root leaves them" "6777" open own O_WRONLY : write 0 x : stat own mode
 touch prog && chown $nobody:$nobody prog && chmod 6755 prog
 sees "chown of an executable clears them" "0755" -u $nobody -g $nobody chown prog -1 $nobody : stat prog mode
+for ids in "0 0" "$nobody $nobody"; do
+    fsop chmod prog 06755
+    before=$(fsop stat prog ctime)
+    sees "chown to nobody else by ${ids% *} clears them too" "0755" -u ${ids% *} -g ${ids#* } tick : chown prog -1 -1 : stat prog mode
+    isnt "… and changes ctime" "$(fsop stat prog ctime)" "$before"
+done
 fsop chmod own 02666
 sees "sgid without group execute stays at a write by its owner's group" "2666" -u $nobody -g $nobody open own O_WRONLY : write 0 x : stat own mode
 touch g && chown $nobody:$other g

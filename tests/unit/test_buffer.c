@@ -339,6 +339,50 @@ static void writers_of_disjoint_parts_each_read_their_own_bytes(void **unused)
     fixture_close(device);
 }
 
+struct watcher {
+    struct buffer *buffer;
+    uint64_t least_bytes;
+    _Atomic bool stop;
+};
+
+static void *watch_resident_bytes(void *data)
+{
+    struct watcher *watcher = data;
+    struct buffer_report report;
+    uintptr_t wrong = 0;
+
+    while (!watcher->stop) {
+        buffer_get_report(watcher->buffer, &report);
+        wrong |= report.resident_bytes < watcher->least_bytes;
+    }
+    return (void *)wrong;
+}
+
+/* st_blocks comes from it: du and tar -S would be misled. */
+static void a_buffer_never_looks_smaller_than_it_is_while_slack_is_given_back(void **unused)
+{
+    (void)unused;
+    struct device *device = fixture_open("fill=off;order=eager", NULL);
+
+    for (unsigned int round = 0; round < 10; round++) {
+        struct buffer *buffer = buffer_create(device, 1);
+        struct watcher watcher = {.buffer = buffer, .least_bytes = 2 * MIB};
+        pthread_t thread;
+        void *wrong;
+
+        /* One chunk, which every shrink moves into a smaller one. */
+        assert_int_equal(buffer_allocate(buffer, 0, 64 * MIB, false), 0);
+        assert_int_equal(pthread_create(&thread, NULL, watch_resident_bytes, &watcher), 0);
+        for (uint64_t length = 62 * MIB; length >= 2 * MIB; length -= 2 * MIB)
+            assert_int_equal(buffer_truncate(buffer, length), 0);
+        watcher.stop = true;
+        pthread_join(thread, &wrong);
+        assert_null(wrong);
+        buffer_destroy(buffer);
+    }
+    fixture_close(device);
+}
+
 /* -- fairness ---------------------------------------------------------------------------------- */
 
 #define READERS 6
@@ -426,6 +470,7 @@ int main(void)
         cmocka_unit_test(a_write_past_the_budget_is_short_and_then_refused),
         cmocka_unit_test(ranges_past_the_largest_length_are_refused),
         cmocka_unit_test(a_failed_upload_is_reported_once_to_each_opener),
+        cmocka_unit_test(a_buffer_never_looks_smaller_than_it_is_while_slack_is_given_back),
         cmocka_unit_test(writers_of_disjoint_parts_each_read_their_own_bytes),
         cmocka_unit_test(readers_do_not_keep_a_buffer_from_growing_and_shrinking),
     };

@@ -1,0 +1,85 @@
+/* The blocks of staging of a queue, in turn. */
+#include "core/upload_internal.h"
+
+#include <errno.h>
+
+static errint_t block_create(struct upload_queue *queue, struct staging_block **out)
+{
+    struct staging_block *block = &queue->blocks[queue->block_count];
+    CUresult result;
+
+    *block = (struct staging_block){0};
+    if (pinned_memory_init(queue->device, &block->memory, queue->block_bytes) < 0)
+        return -ENOMEM;
+    result = queue->device->driver->cuEventCreate(&block->event, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS) {
+        pinned_memory_finish(queue->device, &block->memory);
+        return device_failure(queue->device, result, "cuEventCreate", "a fence");
+    }
+    queue->block_count++;
+    telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_MISSES, 1);
+    *out = block;
+    return 0;
+}
+
+static struct staging_block *block_oldest(struct upload_queue *queue)
+{
+    struct staging_block *oldest = NULL;
+
+    for (size_t i = 0; i < queue->block_count; i++) {
+        struct staging_block *block = &queue->blocks[i];
+        if (block != queue->active && (!oldest || block->mark.sequence < oldest->mark.sequence))
+            oldest = block;
+    }
+    return oldest;
+}
+
+/*
+ * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
+ * new one, or, at the limit, the oldest once it is complete. 0 although there is no room yet: a
+ * fence failed, which others were told; to be called again when the queue is ready.
+ */
+errint_t upload_next_block(struct upload_queue *queue)
+{
+    const struct driver *driver = queue->device->driver;
+    struct staging_block *block;
+    CUresult result;
+    bool unproven;
+    errint_t err = 0;
+
+    if (queue->active && queue->active->mark.sequence > queue->proven.sequence) {
+        queue->active->mark = queue->submitted;
+        result = driver->cuEventRecord(queue->active->event, queue->stream);
+        if (result != CUDA_SUCCESS) {
+            upload_queue_failed(queue, result, "cuEventRecord", false, &unproven);
+            return 0;
+        }
+    }
+    block = block_oldest(queue);
+    if (block && block->mark.sequence > queue->proven.sequence) {
+        result = driver->cuEventQuery(block->event);
+        if (result == CUDA_SUCCESS) {
+            upload_advance_proven(queue, &block->mark);
+        } else if (result != CUDA_ERROR_NOT_READY) {
+            upload_queue_failed(queue, result, "cuEventQuery", true, &unproven);
+            return 0;
+        }
+    }
+    if (!block || block->mark.sequence > queue->proven.sequence) {
+        if (queue->block_count < queue->block_limit)
+            err = block_create(queue, &block);
+        if (!block)
+            return err < 0 ? err : -ENOMEM;
+    } else {
+        telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_HITS, 1);
+    }
+    if (block->mark.sequence > queue->proven.sequence) {
+        err = upload_event_waited(queue, &block->mark, driver->cuEventSynchronize(block->event),
+                                  &unproven);
+        if (err < 0)
+            return 0;
+    }
+    queue->active = block;
+    upload_batch_set_staging(&queue->batch, block->memory.bytes, 0, block->memory.length);
+    return 0;
+}
