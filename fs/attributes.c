@@ -119,6 +119,7 @@ static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
     struct residentfs *fs = request_fs(req);
     struct budget_report report;
 
+    inode_table_settle(fs->inodes);
     device_get_budget_report(fs->device, &report);
     fsfilcnt_t inodes = (fsfilcnt_t)inode_table_count(fs->inodes);
     struct statvfs statfs = {

@@ -442,7 +442,7 @@ static void reply_removal(fuse_req_t req, fuse_ino_t parent_ino, const char *nam
         pthread_rwlock_unlock(&parent->directory->lock);
     }
     if (unrefs) {
-        inode_unlinked(inode);
+        inode_unlinked(request_fs(req)->inodes, inode);
         inode_unref(request_fs(req)->inodes, inode, unrefs);
     }
     fuse_reply_err(req, -error);
