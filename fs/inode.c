@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fs/directory.h"
+#include "fs/inode_acl.h"
 #include "fs/xattr_list.h"
 
 #define TABLE_SHARDS            64
@@ -76,6 +77,7 @@ static void destroy_inode(struct inode *inode)
     else if (S_ISLNK(inode->type))
         free(inode->target);
     xattr_list_destroy(inode->xattrs);
+    inode_acls_finish(&inode->acls);
     pthread_mutex_destroy(&inode->mutex);
     free(inode);
 }

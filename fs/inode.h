@@ -25,6 +25,7 @@
 #include "core/buffer.h"
 #include "core/util.h"
 
+struct acl;
 struct directory;
 struct xattr_list;
 
@@ -32,6 +33,11 @@ struct xattr_list;
 #define INODE_ROOT         1
 #define INODE_VIRTUAL_BASE 2
 #define INODE_FIRST_FREE   64
+
+/* NULL: none. The default ACL, of directories only, is what new files in them inherit. */
+struct inode_acls {
+    struct acl *access_acl, *default_acl; /* owned */
+};
 
 struct inode {
     uint64_t ino;
@@ -50,6 +56,7 @@ struct inode {
                               nlink to 0, and only while this is. So rmdir needs no lock of it. */
     struct timespec atime, mtime, ctime, btime; /* (m) */
     struct xattr_list *xattrs;                  /* (m) NULL: none */
+    struct inode_acls acls;                     /* (m) fs/inode_acl.h */
 
     /* (m) The name given last, for ".." and for paths shown to people: the directory and the
      * cookie of the entry in it. parent_ino is 0 when that name is gone (others may be left). */
