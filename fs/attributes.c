@@ -5,6 +5,9 @@
 
 #define STATFS_BLOCK_BYTES 4096
 
+/* Of a process: more than these are not members. */
+#define GROUPS_LOOKED_AT 4096
+
 /* Inodes are limited by host memory only, but `df -i` wants a number. */
 #define STATFS_INODES ((fsfilcnt_t)UINT32_MAX)
 
@@ -60,8 +63,38 @@ static void set_times(struct inode *inode, const struct stat *st, int valid)
     inode->ctime = valid & FUSE_SET_ATTR_CTIME ? st->st_ctim : now;
 }
 
+static bool is_in_group(fuse_req_t req, gid_t gid)
+{
+    gid_t groups[GROUPS_LOOKED_AT];
+    int count;
+
+    if (fuse_req_ctx(req)->gid == gid)
+        return true;
+    count = fuse_req_getgroups(req, ARRAY_SIZE(groups), groups);
+    for (int i = 0; i < MIN(count, (int)ARRAY_SIZE(groups)); i++) {
+        if (groups[i] == gid)
+            return true;
+    }
+    return false;
+}
+
+enum inode_author namespace_author(fuse_req_t req, struct inode *inode)
+{
+    /* FUSE does not say who has CAP_FSETID: root is taken to. */
+    if (fuse_req_ctx(req)->uid == 0)
+        return INODE_AUTHOR_PRIVILEGED;
+
+    pthread_mutex_lock(&inode->mutex);
+    bool matters = (inode->mode & (S_ISGID | S_IXGRP)) == S_ISGID;
+    gid_t gid = inode->gid;
+    pthread_mutex_unlock(&inode->mutex);
+    /* The groups are in /proc: not worth it for each write. */
+    return !matters || is_in_group(req, gid) ? INODE_AUTHOR_IN_GROUP : INODE_AUTHOR_OTHER;
+}
+
 /* The kernel has checked who may do what (default_permissions). */
-static void set_others(struct inode *inode, const struct stat *st, int valid, bool privileged)
+static void set_others(struct inode *inode, const struct stat *st, int valid,
+                       enum inode_author author)
 {
     pthread_mutex_lock(&inode->mutex);
     if (valid & FUSE_SET_ATTR_UID)
@@ -75,9 +108,12 @@ static void set_others(struct inode *inode, const struct stat *st, int valid, bo
      * set is chown(-1, -1), which on Linux clears them and changes ctime like any other chown.
      */
     bool chown = valid == 0 || (valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
-    if (!(valid & FUSE_SET_ATTR_MODE) && (chown || (valid & FUSE_SET_ATTR_KILL_SUID) ||
-                                          ((valid & FUSE_SET_ATTR_SIZE) && !privileged)))
-        inode_drop_privileges_locked(inode);
+    if (!(valid & FUSE_SET_ATTR_MODE)) {
+        if (chown || (valid & FUSE_SET_ATTR_KILL_SUID))
+            inode_drop_privileges_locked(inode, author);
+        else if (valid & FUSE_SET_ATTR_SIZE)
+            inode_modified_locked(inode, author);
+    }
     set_times(inode, st, valid);
     pthread_mutex_unlock(&inode->mutex);
 }
@@ -102,6 +138,7 @@ static void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int 
     if (!inode)
         return;
 
+    enum inode_author author = namespace_author(req, inode);
     if (valid & FUSE_SET_ATTR_SIZE) {
         errint_t error = set_size(inode, st->st_size);
         if (error) {
@@ -109,8 +146,17 @@ static void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int 
             return;
         }
     }
-    set_others(inode, st, valid, fuse_req_ctx(req)->uid == 0);
+    set_others(inode, st, valid, author);
     reply_attributes(req, fs, inode);
+}
+
+void namespace_accessed(const struct residentfs *fs, struct inode *inode)
+{
+    const struct conf *conf = fs->conf;
+
+    if (conf->atime == CONF_ATIME_NONE || (conf->no_directory_atime && S_ISDIR(inode->type)))
+        return;
+    inode_accessed(inode, conf->atime == CONF_ATIME_STRICT);
 }
 
 static void handle_statfs(fuse_req_t req, fuse_ino_t ino)

@@ -12,7 +12,6 @@
 #include "fs/session.h"
 
 #define COPY_LENGTH_MAX ((size_t)UINT32_MAX & ~(size_t)4095)
-#define DAY_SECONDS     86400
 
 static struct residentfs *fs_of(fuse_req_t req)
 {
@@ -86,12 +85,9 @@ static void fill_file_info(const struct residentfs *fs, struct open_file *file,
 #endif
 }
 
-/* Whoever may write but lacks CAP_FSETID takes set-user-ID and set-group-ID away by it. */
 static void changed_by(struct inode *inode, fuse_req_t req)
 {
-    if (fuse_req_ctx(req)->uid != 0)
-        inode_drop_privileges(inode);
-    inode_touch(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+    inode_modified(inode, namespace_author(req, inode));
 }
 
 static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
@@ -182,24 +178,10 @@ static void data_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
 
 /* -- reading ----------------------------------------------------------------------------------- */
 
-static bool is_before(const struct timespec *a, const struct timespec *b)
+static void accessed(const struct residentfs *fs, struct open_file *file)
 {
-    return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
-}
-
-/* As relatime does: FUSE is not told how it is mounted. */
-static void accessed(struct inode *inode)
-{
-    struct timespec now;
-    bool stale;
-
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    pthread_mutex_lock(&inode->mutex);
-    stale = !is_before(&inode->mtime, &inode->atime) || !is_before(&inode->ctime, &inode->atime) ||
-            now.tv_sec - inode->atime.tv_sec >= DAY_SECONDS;
-    pthread_mutex_unlock(&inode->mutex);
-    if (stale)
-        inode_touch(inode, INODE_TOUCH_ATIME);
+    if (!(file->flags & O_NOATIME))
+        namespace_accessed(fs, file->inode);
 }
 
 static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
@@ -242,8 +224,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         fuse_reply_err(req, (int)-length);
         return;
     }
-    if (length > 0 && !(file->flags & O_NOATIME))
-        accessed(file->inode);
+    accessed(fs, file);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
     fuse_reply_buf(req, bytes, (size_t)length);
 }
@@ -445,7 +426,7 @@ static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset
         return;
     }
     if (copied > 0) {
-        accessed(source);
+        accessed(fs_of(req), open_file_of(fi_in));
         changed_by(destination, req);
     }
     fuse_reply_write(req, (size_t)copied);

@@ -314,7 +314,7 @@ static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
         fuse_reply_err(req, EINVAL);
         return;
     }
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    namespace_accessed(fs, inode);
     /* The reply is made of the inode's own memory, so it must outlive it. */
     inode_ref(inode, 1);
     fuse_reply_readlink(req, inode->target);

@@ -69,6 +69,12 @@ errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *p
 void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
                           struct fuse_entry_param *entry);
 
+/* Who the request comes from, for what becomes of suid and sgid. */
+enum inode_author namespace_author(fuse_req_t req, struct inode *inode);
+
+/* Something was read of the inode: atime follows as the mount options ask. */
+void namespace_accessed(const struct residentfs *fs, struct inode *inode);
+
 /* Makes the table of inodes and the root directory: fs->inodes, fs->root, fs->rename_mutex. */
 errint_t namespace_init(struct residentfs *fs);
 /* Destroys what namespace_init made, and every inode left. Also after a failed init. */
