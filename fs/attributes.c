@@ -1,5 +1,8 @@
 #include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include "fs/namespace.h"
 
@@ -38,6 +41,64 @@ static void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info
     if (inode)
         reply_attributes(req, fs, inode);
 }
+
+#ifdef HAVE_FUSE_STATX
+static struct statx_timestamp statx_time(const struct timespec *time)
+{
+    return (struct statx_timestamp){.tv_sec = time->tv_sec, .tv_nsec = (uint32_t)time->tv_nsec};
+}
+
+/* All but the birth time. */
+static void fill_statx(struct statx *stx, const struct stat *st)
+{
+    memset(stx, 0, sizeof(*stx));
+    stx->stx_mask = STATX_BASIC_STATS;
+    stx->stx_blksize = (uint32_t)st->st_blksize;
+    stx->stx_nlink = (uint32_t)st->st_nlink;
+    stx->stx_uid = st->st_uid;
+    stx->stx_gid = st->st_gid;
+    stx->stx_mode = (uint16_t)st->st_mode;
+    stx->stx_ino = st->st_ino;
+    stx->stx_size = (uint64_t)st->st_size;
+    stx->stx_blocks = (uint64_t)st->st_blocks;
+    stx->stx_rdev_major = major(st->st_rdev);
+    stx->stx_rdev_minor = minor(st->st_rdev);
+    stx->stx_atime = statx_time(&st->st_atim);
+    stx->stx_mtime = statx_time(&st->st_mtim);
+    stx->stx_ctime = statx_time(&st->st_ctim);
+}
+
+/* The kernel asks for this when someone wants to know the birth time. */
+static void handle_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask,
+                         struct fuse_file_info *fi)
+{
+    (void)flags;
+    (void)mask;
+    (void)fi;
+    struct residentfs *fs = request_fs(req);
+    struct timespec btime = {.tv_sec = fs->started};
+    double timeout_s = 0;
+    struct stat st = {0};
+    struct statx stx;
+
+    if (virtual_is(ino)) {
+        virtual_stat(fs, ino, &st);
+    } else {
+        struct inode *inode = request_inode(req, ino);
+        if (!inode)
+            return;
+        inode_stat(inode, &st);
+        btime = inode->btime;
+        timeout_s = fs->conf->attr_timeout_s;
+    }
+    fill_statx(&stx, &st);
+    stx.stx_btime = statx_time(&btime);
+    stx.stx_mask |= STATX_BTIME;
+    /* A libfuse that was built without statx does not reply. */
+    if (fuse_reply_statx(req, 0, &stx, timeout_s) == -ENOSYS)
+        fuse_reply_err(req, ENOSYS);
+}
+#endif
 
 static errint_t set_size(struct inode *inode, off_t size)
 {
@@ -184,6 +245,9 @@ static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
 void attributes_operations(struct fuse_lowlevel_ops *ops)
 {
     ops->getattr = handle_getattr;
+#ifdef HAVE_FUSE_STATX
+    ops->statx = handle_statx;
+#endif
     ops->setattr = handle_setattr;
     ops->statfs = handle_statfs;
 }

@@ -425,7 +425,8 @@ void inode_modified(struct inode *inode, enum inode_author author)
 /* With the mutex held: whether the bytes are to be dropped now. Once true, it is never again. */
 static bool discard_locked(struct inode *inode)
 {
-    if (!S_ISREG(inode->type) || inode->nlink > 0 || inode->openers > 0 || inode->discarded)
+    if (!S_ISREG(inode->type) || inode->nlink > 0 || inode->linkable || inode->openers > 0 ||
+        inode->discarded)
         return false;
     inode->discarded = true;
     return true;

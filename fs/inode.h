@@ -62,7 +62,8 @@ struct inode {
         char *target;                /* S_IFLNK: owned, constant */
     };
     uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
-    bool discarded;            /* (m) S_IFREG: unlinked and closed: its bytes are gone */
+    bool linkable;  /* (m) S_IFREG: made without a name, and has not had one yet: may get one */
+    bool discarded; /* (m) S_IFREG: unlinked and closed: its bytes are gone */
 
     struct inode *table_next; /* private to the table */
 };
@@ -110,7 +111,9 @@ void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count)
 /*
  * Open descriptions of a regular file. Once it has neither a name nor an opener its device memory
  * is given back, without waiting for the kernel to forget the inode; -ENOENT to those who open it
- * after that. The last writer's close gives back slack.
+ * after that. The last writer's close gives back slack. A file that may still get a name keeps its
+ * memory until the kernel has forgotten it: an O_PATH descriptor, of which we are not told, can
+ * give it one. The kernel forgets it with its last descriptor.
  */
 errint_t inode_opened(struct inode *inode, bool for_writing);
 void inode_closed(struct inode *inode, bool for_writing);

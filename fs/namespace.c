@@ -213,19 +213,12 @@ static errint_t publish(struct inode *parent, const char *name, struct inode *in
     return 0;
 }
 
-static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode *parent,
-                            const char *name, mode_t mode, dev_t rdev, const char *target,
-                            struct inode **out, struct fuse_entry_param *entry)
+/* An inode with one reference and no name, owned as one that is made in PARENT. NULL and errno. */
+static struct inode *create_inode(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                                  mode_t mode, dev_t rdev, const char *target)
 {
     const struct fuse_ctx *context = fuse_req_ctx(req);
     gid_t gid = context->gid;
-
-    if (!S_ISDIR(parent->type))
-        return -ENOTDIR;
-    if (strlen(name) > DIRECTORY_NAME_MAX)
-        return -ENAMETOOLONG;
-    if (namespace_is_virtual(parent->ino, name))
-        return -EEXIST;
 
     pthread_mutex_lock(&parent->mutex);
     if (parent->mode & S_ISGID) {
@@ -234,9 +227,21 @@ static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode 
             mode |= S_ISGID;
     }
     pthread_mutex_unlock(&parent->mutex);
+    return inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+}
 
-    struct inode *inode =
-        inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                            const char *name, mode_t mode, dev_t rdev, const char *target,
+                            struct inode **out, struct fuse_entry_param *entry)
+{
+    if (!S_ISDIR(parent->type))
+        return -ENOTDIR;
+    if (strlen(name) > DIRECTORY_NAME_MAX)
+        return -ENAMETOOLONG;
+    if (namespace_is_virtual(parent->ino, name))
+        return -EEXIST;
+
+    struct inode *inode = create_inode(fs, req, parent, mode, rdev, target);
     if (!inode)
         return -errno;
     pthread_rwlock_wrlock(&parent->directory->lock);
@@ -256,6 +261,23 @@ errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *p
                           struct fuse_entry_param *entry)
 {
     return create_node(fs, req, parent, name, mode, rdev, NULL, out, entry);
+}
+
+errint_t namespace_create_nameless(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                                   mode_t mode, bool linkable, struct inode **out,
+                                   struct fuse_entry_param *entry)
+{
+    if (!S_ISDIR(parent->type))
+        return -ENOTDIR;
+    struct inode *inode = create_inode(fs, req, parent, mode, 0, NULL);
+    if (!inode)
+        return -errno;
+    inode->linkable = linkable; /* nobody else knows the inode yet */
+    inode_lookup_added(inode);
+    inode_unref(fs->inodes, inode, 1);
+    namespace_fill_entry(fs, inode, entry);
+    *out = inode;
+    return 0;
 }
 
 static void reply_new_node(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
@@ -323,19 +345,25 @@ static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
 
 /* -- more and fewer names ---------------------------------------------------------------------- */
 
-/* One more name for the inode. Its last one may go meanwhile; then it cannot come back. */
+/*
+ * One more name for the inode. Its last one may go meanwhile; then it cannot come back. The first
+ * name of a file that was made without one takes a reference, like every first name.
+ */
 static errint_t count_link(struct inode *inode, const struct inode *parent,
                            const struct directory_entry *entry)
 {
     errint_t error = 0;
 
     pthread_mutex_lock(&inode->mutex);
-    if (inode->nlink == 0) {
+    if (inode->nlink == 0 && !inode->linkable) {
         error = -ENOENT;
     } else if (inode->nlink >= INODE_LINKS_MAX) {
         error = -EMLINK;
     } else {
+        if (inode->nlink == 0)
+            inode_ref(inode, 1);
         inode->nlink++;
+        inode->linkable = false;
         inode_touch_locked(inode, INODE_TOUCH_CTIME);
         namespace_named(inode, parent, entry);
     }

@@ -31,6 +31,8 @@ struct residentfs {
     uint64_t max_write_bytes; /* of one request, as library and kernel allow */
     bool parallel_writes;     /* writes to one file need not wait for each other */
     bool direct_mmap;         /* a file with cache=off can be mapped */
+    bool nameless_files;      /* O_TMPFILE */
+    bool birth_times;         /* statx tells them */
 };
 
 /* An open regular file; fi->fh points to it. Holds a reference of its inode. */
@@ -51,7 +53,7 @@ void namespace_operations(struct fuse_lowlevel_ops *ops);
 
 /*
  * fs/data.c: create, open, read, write, flush, release, fsync, fallocate, lseek, copy_file_range.
- * create calls namespace_create.
+ * create calls namespace_create, and tmpfile namespace_create_nameless.
  */
 void data_operations(struct fuse_lowlevel_ops *ops);
 /* Closes what the kernel has not released. No handler runs any more. */
@@ -64,6 +66,14 @@ void data_finish(struct residentfs *fs);
 errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *parent,
                           const char *name, mode_t mode, dev_t rdev, struct inode **out,
                           struct fuse_entry_param *entry);
+
+/*
+ * A regular file without a name, as O_TMPFILE makes it; LINKABLE: it may get one, once. *out and
+ * *entry as above.
+ */
+errint_t namespace_create_nameless(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                                   mode_t mode, bool linkable, struct inode **out,
+                                   struct fuse_entry_param *entry);
 
 /* Fills the reply for an inode on which the caller holds a lookup. */
 void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
