@@ -34,6 +34,7 @@ enum conf_action {
 
 enum conf_switch { CONF_SWITCH_AUTO, CONF_SWITCH_ON, CONF_SWITCH_OFF };
 enum conf_cache { CONF_CACHE_OFF, CONF_CACHE_ON };
+enum conf_atime { CONF_ATIME_RELATIME, CONF_ATIME_NONE, CONF_ATIME_STRICT };
 enum conf_log_to { CONF_LOG_AUTO, CONF_LOG_STDERR, CONF_LOG_SYSLOG };
 
 struct conf {
@@ -47,6 +48,8 @@ struct conf {
     char *config_path;             /* the INI file that was read; NULL when none was */
     char **mount_options; /* what mount(8) asked of the kernel, in words that libfuse takes; */
     size_t mount_options_count; /* contradictions resolved: the later of "ro,rw" is here, once */
+    enum conf_atime atime;      /* when reading changes atime: FUSE leaves that to the daemon, */
+    bool no_directory_atime;    /* and does not tell it how it is mounted */
 
     /* [budget] */
     struct budget_setting budget;

@@ -23,7 +23,7 @@ enum group {
 static const struct {
     const char *name;
     enum group group;
-    bool passed; /* libfuse takes the word; the others only undo one of their group */
+    bool passed; /* libfuse takes the word; the others undo one of their group, or are ours */
 } kernel_options[] = {
     {"rw", ACCESS, true},
     {"ro", ACCESS, true},
@@ -75,6 +75,21 @@ static bool is_dropped(const char *word)
     return false;
 }
 
+/* What the daemon itself goes by. */
+static void note_access_times(struct conf *conf, const char *name)
+{
+    if (strcmp(name, "noatime") == 0)
+        conf->atime = CONF_ATIME_NONE;
+    else if (strcmp(name, "strictatime") == 0)
+        conf->atime = CONF_ATIME_STRICT;
+    else if (strcmp(name, "atime") == 0 || strcmp(name, "relatime") == 0)
+        conf->atime = CONF_ATIME_RELATIME; /* the kernel's default */
+    else if (strcmp(name, "nodiratime") == 0)
+        conf->no_directory_atime = true;
+    else if (strcmp(name, "diratime") == 0)
+        conf->no_directory_atime = false;
+}
+
 static errint_t add_kernel_option(struct conf *conf, int which)
 {
     size_t kept = 0;
@@ -88,6 +103,7 @@ static errint_t add_kernel_option(struct conf *conf, int which)
             conf->mount_options[kept++] = conf->mount_options[i];
     }
     conf->mount_options_count = kept;
+    note_access_times(conf, kernel_options[which].name);
     if (!kernel_options[which].passed)
         return 0;
     if (!conf->mount_options) {

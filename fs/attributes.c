@@ -1,10 +1,16 @@
 #include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 
 #include "fs/inode_acl.h"
 #include "fs/namespace.h"
 
 #define STATFS_BLOCK_BYTES 4096
+
+/* Of a process: more than these are not members. */
+#define GROUPS_LOOKED_AT 4096
 
 /* Inodes are limited by host memory only, but `df -i` wants a number. */
 #define STATFS_INODES ((fsfilcnt_t)UINT32_MAX)
@@ -37,6 +43,64 @@ static void handle_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info
         reply_attributes(req, fs, inode);
 }
 
+#ifdef HAVE_FUSE_STATX
+static struct statx_timestamp statx_time(const struct timespec *time)
+{
+    return (struct statx_timestamp){.tv_sec = time->tv_sec, .tv_nsec = (uint32_t)time->tv_nsec};
+}
+
+/* All but the birth time. */
+static void fill_statx(struct statx *stx, const struct stat *st)
+{
+    memset(stx, 0, sizeof(*stx));
+    stx->stx_mask = STATX_BASIC_STATS;
+    stx->stx_blksize = (uint32_t)st->st_blksize;
+    stx->stx_nlink = (uint32_t)st->st_nlink;
+    stx->stx_uid = st->st_uid;
+    stx->stx_gid = st->st_gid;
+    stx->stx_mode = (uint16_t)st->st_mode;
+    stx->stx_ino = st->st_ino;
+    stx->stx_size = (uint64_t)st->st_size;
+    stx->stx_blocks = (uint64_t)st->st_blocks;
+    stx->stx_rdev_major = major(st->st_rdev);
+    stx->stx_rdev_minor = minor(st->st_rdev);
+    stx->stx_atime = statx_time(&st->st_atim);
+    stx->stx_mtime = statx_time(&st->st_mtim);
+    stx->stx_ctime = statx_time(&st->st_ctim);
+}
+
+/* The kernel asks for this when someone wants to know the birth time. */
+static void handle_statx(fuse_req_t req, fuse_ino_t ino, int flags, int mask,
+                         struct fuse_file_info *fi)
+{
+    (void)flags;
+    (void)mask;
+    (void)fi;
+    struct residentfs *fs = request_fs(req);
+    struct timespec btime = {.tv_sec = fs->started};
+    double timeout_s = 0;
+    struct stat st = {0};
+    struct statx stx;
+
+    if (virtual_is(ino)) {
+        virtual_stat(fs, ino, &st);
+    } else {
+        struct inode *inode = request_inode(req, ino);
+        if (!inode)
+            return;
+        inode_stat(inode, &st);
+        btime = inode->btime;
+        timeout_s = fs->conf->attr_timeout_s;
+    }
+    fill_statx(&stx, &st);
+    stx.stx_btime = statx_time(&btime);
+    stx.stx_mask |= STATX_BTIME;
+    /* A libfuse that was built without statx does not reply. */
+    if (fuse_reply_statx(req, 0, &stx, timeout_s) == -ENOSYS)
+        fuse_reply_err(req, ENOSYS);
+}
+#endif
+
 static errint_t set_size(struct inode *inode, off_t size)
 {
     if (S_ISDIR(inode->type))
@@ -61,8 +125,38 @@ static void set_times(struct inode *inode, const struct stat *st, int valid)
     inode->ctime = valid & FUSE_SET_ATTR_CTIME ? st->st_ctim : now;
 }
 
+static bool is_in_group(fuse_req_t req, gid_t gid)
+{
+    gid_t groups[GROUPS_LOOKED_AT];
+    int count;
+
+    if (fuse_req_ctx(req)->gid == gid)
+        return true;
+    count = fuse_req_getgroups(req, ARRAY_SIZE(groups), groups);
+    for (int i = 0; i < MIN(count, (int)ARRAY_SIZE(groups)); i++) {
+        if (groups[i] == gid)
+            return true;
+    }
+    return false;
+}
+
+enum inode_author namespace_author(fuse_req_t req, struct inode *inode)
+{
+    /* FUSE does not say who has CAP_FSETID: root is taken to. */
+    if (fuse_req_ctx(req)->uid == 0)
+        return INODE_AUTHOR_PRIVILEGED;
+
+    pthread_mutex_lock(&inode->mutex);
+    bool matters = (inode->mode & (S_ISGID | S_IXGRP)) == S_ISGID;
+    gid_t gid = inode->gid;
+    pthread_mutex_unlock(&inode->mutex);
+    /* The groups are in /proc: not worth it for each write. */
+    return !matters || is_in_group(req, gid) ? INODE_AUTHOR_IN_GROUP : INODE_AUTHOR_OTHER;
+}
+
 /* The kernel has checked who may do what (default_permissions). */
-static void set_others(struct inode *inode, const struct stat *st, int valid, bool privileged)
+static void set_others(struct inode *inode, const struct stat *st, int valid,
+                       enum inode_author author)
 {
     pthread_mutex_lock(&inode->mutex);
     if (valid & FUSE_SET_ATTR_UID)
@@ -76,9 +170,12 @@ static void set_others(struct inode *inode, const struct stat *st, int valid, bo
      * set is chown(-1, -1), which on Linux clears them and changes ctime like any other chown.
      */
     bool chown = valid == 0 || (valid & (FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID));
-    if (!(valid & FUSE_SET_ATTR_MODE) && (chown || (valid & FUSE_SET_ATTR_KILL_SUID) ||
-                                          ((valid & FUSE_SET_ATTR_SIZE) && !privileged)))
-        inode_drop_privileges_locked(inode);
+    if (!(valid & FUSE_SET_ATTR_MODE)) {
+        if (chown || (valid & FUSE_SET_ATTR_KILL_SUID))
+            inode_drop_privileges_locked(inode, author);
+        else if (valid & FUSE_SET_ATTR_SIZE)
+            inode_modified_locked(inode, author);
+    }
     set_times(inode, st, valid);
     pthread_mutex_unlock(&inode->mutex);
 }
@@ -103,6 +200,7 @@ static void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int 
     if (!inode)
         return;
 
+    enum inode_author author = namespace_author(req, inode);
     if (valid & FUSE_SET_ATTR_SIZE) {
         errint_t error = set_size(inode, st->st_size);
         if (error) {
@@ -110,8 +208,17 @@ static void handle_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *st, int 
             return;
         }
     }
-    set_others(inode, st, valid, fuse_req_ctx(req)->uid == 0);
+    set_others(inode, st, valid, author);
     reply_attributes(req, fs, inode);
+}
+
+void namespace_accessed(const struct residentfs *fs, struct inode *inode)
+{
+    const struct conf *conf = fs->conf;
+
+    if (conf->atime == CONF_ATIME_NONE || (conf->no_directory_atime && S_ISDIR(inode->type)))
+        return;
+    inode_accessed(inode, conf->atime == CONF_ATIME_STRICT);
 }
 
 static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
@@ -140,6 +247,9 @@ static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
 void attributes_operations(struct fuse_lowlevel_ops *ops)
 {
     ops->getattr = handle_getattr;
+#ifdef HAVE_FUSE_STATX
+    ops->statx = handle_statx;
+#endif
     ops->setattr = handle_setattr;
     ops->statfs = handle_statfs;
 }

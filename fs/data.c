@@ -12,7 +12,6 @@
 #include "fs/session.h"
 
 #define COPY_LENGTH_MAX ((size_t)UINT32_MAX & ~(size_t)4095)
-#define DAY_SECONDS     86400
 
 static struct residentfs *fs_of(fuse_req_t req)
 {
@@ -89,54 +88,77 @@ static void fill_file_info(const struct residentfs *fs, struct open_file *file,
 #endif
 }
 
-/* Whoever may write but lacks CAP_FSETID takes set-user-ID and set-group-ID away by it. */
 static void changed_by(struct inode *inode, fuse_req_t req)
 {
-    if (fuse_req_ctx(req)->uid != 0)
-        inode_drop_privileges(inode);
-    inode_touch(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+    inode_modified(inode, namespace_author(req, inode));
 }
 
-static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
-                        struct fuse_file_info *fi)
+/* Replies with an open file that was just made, whose one lookup is given to the kernel. */
+static void reply_created(fuse_req_t req, struct inode *inode, const struct fuse_entry_param *entry,
+                          struct fuse_file_info *fi)
 {
     struct residentfs *fs = fs_of(req);
-    struct inode *parent, *inode;
-    struct fuse_entry_param entry = {0};
-    struct open_file *file;
-    errint_t error;
+    struct open_file *file = open_file_create(fs, inode, fi->flags);
 
-    if (virtual_is(parent_ino)) {
-        fuse_reply_err(req, EPERM);
-        return;
-    }
-    if (virtual_lookup(parent_ino, name) != 0) {
-        fuse_reply_err(req, EEXIST);
-        return;
-    }
-    parent = inode_table_find(fs->inodes, parent_ino);
-    if (!parent) {
-        fuse_reply_err(req, ESTALE);
-        return;
-    }
-    error = namespace_create(fs, req, parent, name, S_IFREG | (mode & 07777), 0, &inode, &entry);
-    if (error < 0) {
-        fuse_reply_err(req, -error);
-        return;
-    }
-    file = open_file_create(fs, inode, fi->flags);
     if (!file) {
         inode_forget(fs->inodes, inode, 1);
         fuse_reply_err(req, ENOMEM);
         return;
     }
     fill_file_info(fs, file, fi);
-    if (fuse_reply_create(req, &entry, fi) < 0) {
+    if (fuse_reply_create(req, entry, fi) < 0) {
         /* The caller was interrupted: the kernel knows of neither. */
         open_file_destroy(fs, file);
         inode_forget(fs->inodes, inode, 1);
     }
 }
+
+/* The directory of a request that makes a file. NULL: replied. */
+static struct inode *directory_to_create_in(fuse_req_t req, fuse_ino_t ino)
+{
+    struct inode *directory = virtual_is(ino) ? NULL : inode_table_find(fs_of(req)->inodes, ino);
+
+    if (!directory)
+        fuse_reply_err(req, virtual_is(ino) ? EPERM : ESTALE);
+    return directory;
+}
+
+static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
+                        struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct inode *parent = directory_to_create_in(req, parent_ino), *inode;
+    struct fuse_entry_param entry = {0};
+    errint_t error;
+
+    if (!parent)
+        return;
+    error = namespace_create(fs, req, parent, name, S_IFREG | (mode & 07777), 0, &inode, &entry);
+    if (error < 0)
+        fuse_reply_err(req, -error);
+    else
+        reply_created(req, inode, &entry, fi);
+}
+
+#ifdef HAVE_FUSE_TMPFILE
+static void data_tmpfile(fuse_req_t req, fuse_ino_t parent_ino, mode_t mode,
+                         struct fuse_file_info *fi)
+{
+    struct residentfs *fs = fs_of(req);
+    struct inode *parent = directory_to_create_in(req, parent_ino), *inode;
+    struct fuse_entry_param entry = {0};
+    errint_t error;
+
+    if (!parent)
+        return;
+    error = namespace_create_nameless(fs, req, parent, S_IFREG | (mode & 07777),
+                                      !(fi->flags & O_EXCL), &inode, &entry);
+    if (error < 0)
+        fuse_reply_err(req, -error);
+    else
+        reply_created(req, inode, &entry, fi);
+}
+#endif
 
 static void data_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -185,24 +207,10 @@ static void data_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *
 
 /* -- reading ----------------------------------------------------------------------------------- */
 
-static bool is_before(const struct timespec *a, const struct timespec *b)
+static void accessed(const struct residentfs *fs, struct open_file *file)
 {
-    return a->tv_sec != b->tv_sec ? a->tv_sec < b->tv_sec : a->tv_nsec < b->tv_nsec;
-}
-
-/* As relatime does: FUSE is not told how it is mounted. */
-static void accessed(struct inode *inode)
-{
-    struct timespec now;
-    bool stale;
-
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
-    pthread_mutex_lock(&inode->mutex);
-    stale = !is_before(&inode->mtime, &inode->atime) || !is_before(&inode->ctime, &inode->atime) ||
-            now.tv_sec - inode->atime.tv_sec >= DAY_SECONDS;
-    pthread_mutex_unlock(&inode->mutex);
-    if (stale)
-        inode_touch(inode, INODE_TOUCH_ATIME);
+    if (!(file->flags & O_NOATIME))
+        namespace_accessed(fs, file->inode);
 }
 
 static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
@@ -245,8 +253,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         fuse_reply_err(req, (int)-length);
         return;
     }
-    if (length > 0 && !(file->flags & O_NOATIME))
-        accessed(file->inode);
+    accessed(fs, file);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
     fuse_reply_buf(req, bytes, (size_t)length);
 }
@@ -455,7 +462,7 @@ static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset
         return;
     }
     if (copied > 0) {
-        accessed(source);
+        accessed(fs_of(req), open_file_of(fi_in));
         changed_by(destination, req);
     }
     fuse_reply_write(req, (size_t)copied);
@@ -464,6 +471,9 @@ static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset
 void data_operations(struct fuse_lowlevel_ops *ops)
 {
     ops->create = data_create;
+#ifdef HAVE_FUSE_TMPFILE
+    ops->tmpfile = data_tmpfile;
+#endif
     ops->open = data_open;
     ops->read = data_read;
     ops->write = data_write;

@@ -435,10 +435,6 @@ void inode_touch_locked(struct inode *inode, unsigned int which)
 {
     struct timespec time = now();
 
-    if ((which & INODE_TOUCH_ATIME) && (!time_is_before(&inode->mtime, &inode->atime) ||
-                                        !time_is_before(&inode->ctime, &inode->atime) ||
-                                        inode->atime.tv_sec + RELATIME_SECONDS <= time.tv_sec))
-        inode->atime = time;
     if (which & INODE_TOUCH_MTIME)
         inode->mtime = time;
     if (which & INODE_TOUCH_CTIME)
@@ -452,20 +448,46 @@ void inode_touch(struct inode *inode, unsigned int which)
     pthread_mutex_unlock(&inode->mutex);
 }
 
-void inode_drop_privileges_locked(struct inode *inode)
+void inode_accessed(struct inode *inode, bool always)
+{
+    struct timespec time = now();
+
+    pthread_mutex_lock(&inode->mutex);
+    if (always || !time_is_before(&inode->mtime, &inode->atime) ||
+        !time_is_before(&inode->ctime, &inode->atime) ||
+        inode->atime.tv_sec + RELATIME_SECONDS <= time.tv_sec)
+        inode->atime = time;
+    pthread_mutex_unlock(&inode->mutex);
+}
+
+static void drop_capabilities_locked(struct inode *inode)
+{
+    xattr_list_remove(inode->xattrs, "security.capability");
+}
+
+void inode_drop_privileges_locked(struct inode *inode, enum inode_author author)
 {
     if (S_ISDIR(inode->type))
         return;
     inode->mode &= ~(mode_t)S_ISUID;
-    if (inode->mode & S_IXGRP)
+    if ((inode->mode & S_IXGRP) || author == INODE_AUTHOR_OTHER)
         inode->mode &= ~(mode_t)S_ISGID;
-    xattr_list_remove(inode->xattrs, "security.capability");
+    drop_capabilities_locked(inode);
 }
 
-void inode_drop_privileges(struct inode *inode)
+void inode_modified_locked(struct inode *inode, enum inode_author author)
+{
+    if (author == INODE_AUTHOR_PRIVILEGED)
+        drop_capabilities_locked(inode);
+    else
+        inode_drop_privileges_locked(inode, author);
+    inode_touch_locked(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
+}
+
+void inode_modified(struct inode *inode, enum inode_author author)
 {
     pthread_mutex_lock(&inode->mutex);
-    inode_drop_privileges_locked(inode);
+    inode_modified_locked(inode, author);
     pthread_mutex_unlock(&inode->mutex);
 }
 
@@ -509,4 +531,9 @@ void inode_unlinked(struct inode_table *table, struct inode *inode)
     pthread_mutex_lock(&inode->mutex);
     update_orphaned(table, inode);
     pthread_mutex_unlock(&inode->mutex);
+}
+
+void inode_linked_locked(struct inode_table *table, struct inode *inode)
+{
+    update_orphaned(table, inode);
 }

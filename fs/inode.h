@@ -54,9 +54,10 @@ struct inode {
     uint64_t entries;      /* (m) S_IFDIR: that are there or about to be. A new one is counted here
                               first, and only while nlink is not 0; a directory is removed by setting
                               nlink to 0, and only while this is. So rmdir needs no lock of it. */
-    struct timespec atime, mtime, ctime, btime; /* (m) */
-    struct xattr_list *xattrs;                  /* (m) NULL: none */
-    struct inode_acls acls;                     /* (m) fs/inode_acl.h */
+    struct timespec atime, mtime, ctime; /* (m) */
+    struct timespec btime;               /* constant */
+    struct xattr_list *xattrs;           /* (m) NULL: none */
+    struct inode_acls acls;              /* (m) fs/inode_acl.h */
 
     /* (m) The name given last, for ".." and for paths shown to people: the directory and the
      * cookie of the entry in it. parent_ino is 0 when that name is gone (others may be left). */
@@ -69,6 +70,7 @@ struct inode {
     };
     uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
     bool orphaned;             /* (m) S_IFREG: neither name nor opener; counted by the table */
+    bool linkable; /* (m) S_IFREG: made without a name, and has not had one yet: may get one */
 
     struct inode *table_next; /* private to the table */
 };
@@ -129,6 +131,8 @@ void inode_opened(struct inode_table *table, struct inode *inode, bool for_writi
 void inode_closed(struct inode_table *table, struct inode *inode, bool for_writing);
 /* nlink has fallen to 0. */
 void inode_unlinked(struct inode_table *table, struct inode *inode);
+/* nlink has risen from 0. With mutex held. */
+void inode_linked_locked(struct inode_table *table, struct inode *inode);
 
 /* The kernel's lookups; a lookup is also a reference. */
 void inode_lookup_added(struct inode *inode);
@@ -140,17 +144,30 @@ void inode_forget(struct inode_table *table, struct inode *inode, uint64_t count
  */
 void inode_stat(struct inode *inode, struct stat *st);
 
-/* ATIME only as the mount option relatime has it: if a change came since, or after a day. */
-#define INODE_TOUCH_ATIME 1u
-#define INODE_TOUCH_MTIME 2u
-#define INODE_TOUCH_CTIME 4u
+#define INODE_TOUCH_MTIME 1u
+#define INODE_TOUCH_CTIME 2u
 void inode_touch(struct inode *inode, unsigned int which);
 /* The same with mutex held. */
 void inode_touch_locked(struct inode *inode, unsigned int which);
 
-/* After a write, truncate or chown by someone without CAP_FSETID: clears suid, and sgid if group
- * may execute, and the file's capabilities. Directories are left alone. */
-void inode_drop_privileges(struct inode *inode);
-void inode_drop_privileges_locked(struct inode *inode);
+/* It was read: atime is now. Unless ALWAYS, only as the mount option relatime has it: if a change
+ * came since, or after a day. */
+void inode_accessed(struct inode *inode, bool always);
+
+/* Who changes a file: what becomes of suid and sgid depends on it. */
+enum inode_author {
+    INODE_AUTHOR_PRIVILEGED, /* CAP_FSETID */
+    INODE_AUTHOR_IN_GROUP,   /* of the inode's group */
+    INODE_AUTHOR_OTHER,
+};
+
+/* chown: suid goes, sgid too if group may execute or the author is not of the group, and the file's
+ * capabilities. Directories are left alone. */
+void inode_drop_privileges_locked(struct inode *inode, enum inode_author author);
+
+/* Its bytes were changed: mtime, ctime, and the privileges as with chown, but that the privileged
+ * leave suid and sgid. The capabilities go all the same: they were given to other bytes. */
+void inode_modified(struct inode *inode, enum inode_author author);
+void inode_modified_locked(struct inode *inode, enum inode_author author);
 
 #endif

@@ -283,6 +283,23 @@ errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *p
     return create_node(fs, req, parent, name, mode, rdev, NULL, out, entry);
 }
 
+errint_t namespace_create_nameless(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                                   mode_t mode, bool linkable, struct inode **out,
+                                   struct fuse_entry_param *entry)
+{
+    if (!S_ISDIR(parent->type))
+        return -ENOTDIR;
+    struct inode *inode = namespace_new_inode(req, parent, mode, 0, NULL);
+    if (!inode)
+        return -errno;
+    inode->linkable = linkable; /* nobody else knows the inode yet */
+    inode_lookup_added(inode);
+    inode_unref(fs->inodes, inode, 1);
+    namespace_fill_entry(fs, inode, entry);
+    *out = inode;
+    return 0;
+}
+
 static void reply_new_node(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
                            dev_t rdev, const char *target)
 {
@@ -339,7 +356,7 @@ static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
         fuse_reply_err(req, EINVAL);
         return;
     }
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    namespace_accessed(fs, inode);
     /* The reply is made of the inode's own memory, so it must outlive it. */
     inode_ref(inode, 1);
     fuse_reply_readlink(req, inode->target);
@@ -348,19 +365,26 @@ static void handle_readlink(fuse_req_t req, fuse_ino_t ino)
 
 /* -- more and fewer names ---------------------------------------------------------------------- */
 
-/* One more name for the inode. Its last one may go meanwhile; then it cannot come back. */
-static errint_t count_link(struct inode *inode, const struct inode *parent,
-                           const struct directory_entry *entry)
+/*
+ * One more name for the inode. Its last one may go meanwhile; then it cannot come back. The first
+ * name of a file that was made without one takes a reference, like every first name.
+ */
+static errint_t count_link(struct inode_table *table, struct inode *inode,
+                           const struct inode *parent, const struct directory_entry *entry)
 {
     errint_t error = 0;
 
     pthread_mutex_lock(&inode->mutex);
-    if (inode->nlink == 0) {
+    if (inode->nlink == 0 && !inode->linkable) {
         error = -ENOENT;
     } else if (inode->nlink >= INODE_LINKS_MAX) {
         error = -EMLINK;
     } else {
+        if (inode->nlink == 0)
+            inode_ref(inode, 1);
         inode->nlink++;
+        inode->linkable = false;
+        inode_linked_locked(table, inode);
         inode_touch_locked(inode, INODE_TOUCH_CTIME);
         namespace_named(inode, parent, entry);
     }
@@ -368,7 +392,8 @@ static errint_t count_link(struct inode *inode, const struct inode *parent,
     return error;
 }
 
-static errint_t add_link(struct inode *parent, const char *name, struct inode *inode)
+static errint_t add_link(struct inode_table *table, struct inode *parent, const char *name,
+                         struct inode *inode)
 {
     struct directory_entry *entry;
 
@@ -377,7 +402,7 @@ static errint_t add_link(struct inode *parent, const char *name, struct inode *i
         return error;
     error = directory_insert(parent->directory, name, inode, &entry);
     if (!error) {
-        error = count_link(inode, parent, entry);
+        error = count_link(table, inode, parent, entry);
         if (error)
             directory_remove(parent->directory, entry);
     }
@@ -412,7 +437,7 @@ static void handle_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t parent_ino, c
     errint_t error = S_ISDIR(inode->type) ? -EPERM : S_ISDIR(parent->type) ? 0 : -ENOTDIR;
     if (!error) {
         pthread_rwlock_wrlock(&parent->directory->lock);
-        error = add_link(parent, name, inode);
+        error = add_link(fs->inodes, parent, name, inode);
         pthread_rwlock_unlock(&parent->directory->lock);
     }
     if (error) {

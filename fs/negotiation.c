@@ -11,7 +11,10 @@
 #define MAX_PAGES_LIMIT_PATH "/proc/sys/fs/fuse/max_pages_limit"
 #define DEFAULT_MAX_PAGES    256
 #define LARGE_REQUESTS_SINCE FUSE_MAKE_VERSION(3, 17)
-#define DIRECT_IO_MMAP_SINCE FUSE_MAKE_VERSION(3, 17)
+/* FUSE 7.x: Linux 6.2 and 6.6. */
+#define TMPFILE_PROTOCOL_MINOR 37
+#define STATX_PROTOCOL_MINOR   39
+#define DIRECT_IO_MMAP_SINCE   FUSE_MAKE_VERSION(3, 17)
 
 static bool is_capable(const struct fuse_conn_info *connection, uint64_t capability)
 {
@@ -117,6 +120,13 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     connection->max_background = fs->conf->max_background;
     connection->congestion_threshold = MAX(fs->conf->max_background * 3 / 4, 1u);
     connection->time_gran = 1;
+    /* The kernel asks for them if its protocol has them. */
+#ifdef HAVE_FUSE_TMPFILE
+    fs->nameless_files = connection->proto_minor >= TMPFILE_PROTOCOL_MINOR;
+#endif
+#ifdef HAVE_FUSE_STATX
+    fs->birth_times = connection->proto_minor >= STATX_PROTOCOL_MINOR;
+#endif
     fs->connection = *connection;
     if (fs->session)
         session_init_answered(fs->session);

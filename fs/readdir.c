@@ -3,6 +3,7 @@
  * needs no state of its own, and seekdir works with any offset ever given out.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 
 #include "fs/namespace.h"
@@ -167,15 +168,24 @@ static void list_plus(struct residentfs *fs, struct plus_listing *plus, struct i
 
 /* -- handlers ---------------------------------------------------------------------------------- */
 
+static void accessed(const struct residentfs *fs, struct inode *inode,
+                     const struct fuse_file_info *fi)
+{
+    if (!fi->fh)
+        namespace_accessed(fs, inode);
+}
+
 static void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct inode *inode = NULL;
     if (!virtual_is(ino) && !(inode = request_inode(req, ino)))
         return;
-    if (inode && !S_ISDIR(inode->type))
+    if (inode && !S_ISDIR(inode->type)) {
         fuse_reply_err(req, ENOTDIR);
-    else
+    } else {
+        fi->fh = (fi->flags & O_NOATIME) != 0; /* all that readdir has to know */
         fuse_reply_open(req, fi);
+    }
 }
 
 /* NULL: replied. */
@@ -192,7 +202,6 @@ static struct inode *request_directory(fuse_req_t req, fuse_ino_t ino)
 static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
                            struct fuse_file_info *fi)
 {
-    (void)fi;
     if (virtual_is(ino)) {
         virtual_readdir(req, ino, size, offset, false);
         return;
@@ -207,7 +216,7 @@ static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
         return;
     }
     list_plain(&listing, inode, (uint64_t)offset);
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    accessed(request_fs(req), inode, fi);
     fuse_reply_buf(req, listing.bytes, listing.used);
     free(listing.bytes);
 }
@@ -215,7 +224,6 @@ static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
 static void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
                                struct fuse_file_info *fi)
 {
-    (void)fi;
     struct residentfs *fs = request_fs(req);
 
     if (virtual_is(ino)) {
@@ -231,7 +239,7 @@ static void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_
         fuse_reply_err(req, ENOMEM);
     } else {
         list_plus(fs, &plus, inode, (uint64_t)offset);
-        inode_touch(inode, INODE_TOUCH_ATIME);
+        accessed(fs, inode, fi);
         /* The kernel did not take the reply, so it has not looked up what is in it. */
         if (fuse_reply_buf(req, plus.listing.bytes, plus.listing.used) != 0)
             for (size_t i = 0; i < plus.count; i++)

@@ -32,6 +32,8 @@ struct residentfs {
     bool parallel_writes;     /* writes to one file need not wait for each other */
     bool direct_mmap;         /* a file with cache=off can be mapped */
     bool posix_acl;           /* the kernel checks permissions by ACLs */
+    bool nameless_files;      /* O_TMPFILE */
+    bool birth_times;         /* statx tells them */
 };
 
 /* An open regular file; fi->fh points to it. Holds a reference of its inode. */
@@ -52,7 +54,7 @@ void namespace_operations(struct fuse_lowlevel_ops *ops);
 
 /*
  * fs/data.c: create, open, read, write, flush, release, fsync, fallocate, lseek, copy_file_range.
- * create calls namespace_create.
+ * create calls namespace_create, and tmpfile namespace_create_nameless.
  */
 void data_operations(struct fuse_lowlevel_ops *ops);
 /* Closes what the kernel has not released. No handler runs any more. */
@@ -66,9 +68,23 @@ errint_t namespace_create(struct residentfs *fs, fuse_req_t req, struct inode *p
                           const char *name, mode_t mode, dev_t rdev, struct inode **out,
                           struct fuse_entry_param *entry);
 
+/*
+ * A regular file without a name, as O_TMPFILE makes it; LINKABLE: it may get one, once. *out and
+ * *entry as above.
+ */
+errint_t namespace_create_nameless(struct residentfs *fs, fuse_req_t req, struct inode *parent,
+                                   mode_t mode, bool linkable, struct inode **out,
+                                   struct fuse_entry_param *entry);
+
 /* Fills the reply for an inode on which the caller holds a lookup. */
 void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
                           struct fuse_entry_param *entry);
+
+/* Who the request comes from, for what becomes of suid and sgid. */
+enum inode_author namespace_author(fuse_req_t req, struct inode *inode);
+
+/* Something was read of the inode: atime follows as the mount options ask. */
+void namespace_accessed(const struct residentfs *fs, struct inode *inode);
 
 /* Makes the table of inodes and the root directory: fs->inodes, fs->root, fs->rename_mutex. */
 errint_t namespace_init(struct residentfs *fs);

@@ -268,5 +268,7 @@ char *virtual_text_version(struct residentfs *fs, size_t *length)
     fprintf(out, "parallel_direct_writes %s\n", fs->parallel_writes ? "yes" : "no");
     fprintf(out, "mmap %s\n",
             fs->direct_mmap || fs->conf->cache == CONF_CACHE_ON ? "yes" : "private only");
+    fprintf(out, "o_tmpfile %s\n", fs->nameless_files ? "yes" : "no");
+    fprintf(out, "birth_times %s\n", fs->birth_times ? "yes" : "no");
     return virtual_text_finish(out, &text);
 }

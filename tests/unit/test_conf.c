@@ -330,6 +330,25 @@ static void assert_kernel_options(const char *text, const char *expected)
     conf_finish(&conf);
 }
 
+static void assert_access_times(const char *text, enum conf_atime atime, bool no_directory_atime)
+{
+    assert_int_equal(parse_o("-o", text), 0);
+    assert_int_equal(conf.atime, atime);
+    assert_int_equal(conf.no_directory_atime, no_directory_atime);
+    conf_finish(&conf);
+}
+
+static void test_access_times_follow_the_last_word(void **state)
+{
+    (void)state;
+    assert_access_times("rw", CONF_ATIME_RELATIME, false);
+    assert_access_times("noatime,ro", CONF_ATIME_NONE, false);
+    assert_access_times("noatime,strictatime", CONF_ATIME_STRICT, false);
+    assert_access_times("strictatime,nodiratime,noatime", CONF_ATIME_NONE, true);
+    assert_access_times("noatime,relatime", CONF_ATIME_RELATIME, false);
+    assert_access_times("nodiratime,strictatime,diratime,atime", CONF_ATIME_RELATIME, false);
+}
+
 static void test_options_of_mount(void **state)
 {
     (void)state;
@@ -951,6 +970,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_errors_of_mount_options),
         cmocka_unit_test(test_options_of_mount),
+        cmocka_unit_test(test_access_times_follow_the_last_word),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_ini_forms),
         cmocka_unit_test(test_errors_of_the_ini_file),

@@ -212,17 +212,32 @@ static void privileges_are_dropped(void **state)
     (void)state;
     struct inode_table *table = inode_table_create();
     static const struct {
-        mode_t before, after;
+        mode_t before;
+        enum inode_author author;
+        mode_t after_chown, after_write;
     } cases[] = {
-        {S_IFREG | 06755, 0755},  {S_IFREG | 02755, 0755},  {S_IFREG | 06745, 02745},
-        {S_IFREG | 01644, 01644}, {S_IFDIR | 06755, 06755},
+        {S_IFREG | 06755, INODE_AUTHOR_IN_GROUP, 0755, 0755},
+        {S_IFREG | 02755, INODE_AUTHOR_IN_GROUP, 0755, 0755},
+        {S_IFREG | 06745, INODE_AUTHOR_IN_GROUP, 02745, 02745},
+        {S_IFREG | 06745, INODE_AUTHOR_OTHER, 0745, 0745},
+        {S_IFREG | 06755, INODE_AUTHOR_PRIVILEGED, 0755, 06755},
+        {S_IFREG | 06745, INODE_AUTHOR_PRIVILEGED, 02745, 06745},
+        {S_IFREG | 01644, INODE_AUTHOR_OTHER, 01644, 01644},
+        {S_IFDIR | 06755, INODE_AUTHOR_OTHER, 06755, 06755},
     };
-    for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+    for (size_t n = 0; n < 2 * ARRAY_SIZE(cases); n++) {
+        size_t i = n / 2;
+        bool chown = n % 2;
         struct inode *inode = make(table, cases[i].before);
+        if (!chown && S_ISDIR(inode->type))
+            continue;
         xattr_list_set(&inode->xattrs, "security.capability", "c", 1, 0);
         xattr_list_set(&inode->xattrs, "user.a", "1", 1, 0);
-        inode_drop_privileges(inode);
-        assert_int_equal(inode->mode, cases[i].after);
+        if (chown)
+            inode_drop_privileges_locked(inode, cases[i].author);
+        else
+            inode_modified(inode, cases[i].author);
+        assert_int_equal(inode->mode, chown ? cases[i].after_chown : cases[i].after_write);
         assert_int_equal(xattr_list_get(inode->xattrs, "user.a", NULL, 0), 1);
         assert_int_equal(xattr_list_get(inode->xattrs, "security.capability", NULL, 0),
                          S_ISDIR(inode->type) ? 1 : -ENODATA);
@@ -230,7 +245,7 @@ static void privileges_are_dropped(void **state)
     inode_table_destroy(table);
 }
 
-static void atime_is_kept_as_with_relatime(void **state)
+static void atime_is_kept_as_with_relatime_or_always(void **state)
 {
     (void)state;
     struct inode_table *table = inode_table_create();
@@ -240,19 +255,22 @@ static void atime_is_kept_as_with_relatime(void **state)
     inode->ctime.tv_sec -= 20;
     inode->atime.tv_sec -= 10;
     struct timespec before = inode->atime;
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    inode_accessed(inode, false);
     assert_memory_equal(&inode->atime, &before, sizeof(before));
+    inode_accessed(inode, true);
+    assert_true(inode->atime.tv_sec > before.tv_sec);
+    inode->atime = before;
 
     inode_touch(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
     assert_true(inode->mtime.tv_sec > before.tv_sec);
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    inode_accessed(inode, false);
     assert_true(inode->atime.tv_sec > before.tv_sec);
 
     inode->mtime.tv_sec -= 200000;
     inode->ctime.tv_sec -= 200000;
     inode->atime.tv_sec -= 100000;
     before = inode->atime;
-    inode_touch(inode, INODE_TOUCH_ATIME);
+    inode_accessed(inode, false);
     assert_true(inode->atime.tv_sec > before.tv_sec);
     inode_table_destroy(table);
 }
@@ -391,7 +409,7 @@ int main(void)
         cmocka_unit_test(destroying_the_table_destroys_what_is_left),
         cmocka_unit_test(stat_tells_what_the_inode_is),
         cmocka_unit_test(privileges_are_dropped),
-        cmocka_unit_test(atime_is_kept_as_with_relatime),
+        cmocka_unit_test(atime_is_kept_as_with_relatime_or_always),
         cmocka_unit_test(memory_goes_with_a_file_that_has_neither_name_nor_opener),
         cmocka_unit_test(threads_leave_nothing),
     };
