@@ -8,43 +8,38 @@ static void map_insert(struct buffer *buffer, size_t index, const struct extent 
     atomic_fetch_add(&buffer->resident_bytes, extent->length);
 }
 
-/* Takes the extent out of the map and gives its memory back (or to the quarantine). */
-static void map_drop(struct buffer *buffer, size_t index)
-{
-    struct extent extent = buffer->extents.items[index];
-
-    extent_map_remove(&buffer->extents, index);
-    atomic_fetch_sub(&buffer->resident_bytes, extent.length);
-    if (atomic_load(&buffer->target.failed) && !device_is_lost(buffer->device))
-        extent_quarantine(buffer->device, &extent);
-    else
-        extent_destroy(buffer->device, &extent);
-}
-
-/*
- * Puts COUNT extents in the place of the one at INDEX; there is room for them. Whoever looks at
- * resident_bytes meanwhile sees at least what there is.
- */
-static void map_replace(struct buffer *buffer, size_t index, const struct extent *extents,
-                        size_t count)
-{
-    uint64_t added = 0;
-
-    for (size_t i = 0; i < count; i++)
-        added += extents[i].length;
-    atomic_fetch_add(&buffer->resident_bytes, added);
-    map_drop(buffer, index);
-    for (size_t i = count; i-- > 0;)
-        extent_map_insert(&buffer->extents, index, &extents[i]);
-}
-
-/* An extent that never got into the map, after an operation on it failed. */
+/* Gives back the memory (or to the quarantine) of an extent that is not in the map. */
 static void discard(struct buffer *buffer, struct extent *extent)
 {
     if (atomic_load(&buffer->target.failed) && !device_is_lost(buffer->device))
         extent_quarantine(buffer->device, extent);
     else
         extent_destroy(buffer->device, extent);
+}
+
+/*
+ * Puts COUNT extents in the place of the one at INDEX; there is room for them. Whoever looks at
+ * resident_bytes meanwhile sees what was there, then what is.
+ */
+static void map_replace(struct buffer *buffer, size_t index, const struct extent *extents,
+                        size_t count)
+{
+    struct extent old = buffer->extents.items[index];
+    uint64_t added = 0;
+
+    extent_map_remove(&buffer->extents, index);
+    for (size_t i = count; i-- > 0;) {
+        extent_map_insert(&buffer->extents, index, &extents[i]);
+        added += extents[i].length;
+    }
+    atomic_fetch_add(&buffer->resident_bytes, added - old.length);
+    discard(buffer, &old);
+}
+
+/* Takes the extent out of the map and gives its memory back. */
+static void map_drop(struct buffer *buffer, size_t index)
+{
+    map_replace(buffer, index, NULL, 0);
 }
 
 static errint_t fence(struct buffer *buffer)

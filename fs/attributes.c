@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <sys/statvfs.h>
 
+#include "fs/inode_acl.h"
 #include "fs/namespace.h"
 
 #define STATFS_BLOCK_BYTES 4096
@@ -69,7 +70,7 @@ static void set_others(struct inode *inode, const struct stat *st, int valid, bo
     if (valid & FUSE_SET_ATTR_GID)
         inode->gid = st->st_gid;
     if (valid & FUSE_SET_ATTR_MODE)
-        inode->mode = st->st_mode & 07777;
+        inode_set_mode_locked(inode, st->st_mode);
     /*
      * With a MODE the kernel has worked out itself what is left of suid and sgid. Nothing at all to
      * set is chown(-1, -1), which on Linux clears them and changes ctime like any other chown.
@@ -119,6 +120,7 @@ static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
     struct residentfs *fs = request_fs(req);
     struct budget_report report;
 
+    inode_table_settle(fs->inodes);
     device_get_budget_report(fs->device, &report);
     fsfilcnt_t inodes = (fsfilcnt_t)inode_table_count(fs->inodes);
     struct statvfs statfs = {

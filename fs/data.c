@@ -34,6 +34,13 @@ static bool is_for_writing(int flags)
     return (flags & O_ACCMODE) != O_RDONLY;
 }
 
+/* Whether to try again what failed for want of memory: files that are gone may have had it still.
+ */
+static bool memory_came_back(struct residentfs *fs, int64_t result)
+{
+    return result == -ENOSPC && inode_table_settle(fs->inodes);
+}
+
 /* -- open and close ---------------------------------------------------------------------------- */
 
 static struct open_file *open_file_create(struct residentfs *fs, struct inode *inode, int flags)
@@ -44,11 +51,7 @@ static struct open_file *open_file_create(struct residentfs *fs, struct inode *i
         errno = ENOMEM;
         return NULL;
     }
-    if (inode_opened(inode, is_for_writing(flags)) < 0) {
-        free(file);
-        errno = ENOENT;
-        return NULL;
-    }
+    inode_opened(fs->inodes, inode, is_for_writing(flags));
     inode_ref(inode, 1);
     file->inode = inode;
     file->flags = flags;
@@ -62,7 +65,7 @@ static void open_file_destroy(struct residentfs *fs, struct open_file *file)
     struct inode *inode = file->inode;
 
     handle_list_remove(&fs->open_files, &file->handle);
-    inode_closed(inode, is_for_writing(file->flags));
+    inode_closed(fs->inodes, inode, is_for_writing(file->flags));
     inode_unref(fs->inodes, inode, 1);
     free(file);
 }
@@ -317,6 +320,8 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
     if (size >= device_direct_threshold_bytes(fs->device))
         fence = worker_receive_fence(worker_current());
     length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);
+    if (memory_came_back(fs, length))
+        length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);
     if (length < 0) {
         fuse_reply_err(req, (int)-length);
         return;
@@ -411,6 +416,8 @@ static void data_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offse
     }
     inode = open_file_of(fi)->inode;
     error = allocate(inode->buffer, mode, (uint64_t)offset, (uint64_t)length);
+    if (memory_came_back(fs_of(req), error))
+        error = allocate(inode->buffer, mode, (uint64_t)offset, (uint64_t)length);
     if (error == 0)
         changed_by(inode, req);
     fuse_reply_err(req, -error);
@@ -440,6 +447,9 @@ static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset
     }
     copied = buffer_copy(source->buffer, (uint64_t)offset_in, destination->buffer,
                          (uint64_t)offset_out, MIN(length, COPY_LENGTH_MAX));
+    if (memory_came_back(fs_of(req), copied))
+        copied = buffer_copy(source->buffer, (uint64_t)offset_in, destination->buffer,
+                             (uint64_t)offset_out, MIN(length, COPY_LENGTH_MAX));
     if (copied < 0) {
         fuse_reply_err(req, (int)-copied);
         return;

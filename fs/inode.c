@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "fs/directory.h"
+#include "fs/inode_acl.h"
 #include "fs/xattr_list.h"
 
 #define TABLE_SHARDS            64
@@ -14,6 +15,8 @@
 #define INODE_OTHER_BLOCK_BYTES (4 * KIB)
 #define INODE_ENTRY_BYTES       32 /* what st_size of a directory counts for each entry */
 #define RELATIME_SECONDS        (24 * 60 * 60)
+#define DYING_SECONDS           2
+#define SETTLE_NS               (50 * 1000 * 1000) /* what the kernel takes to forget, generously */
 
 /* lock covers the rest. A shard is on cache lines of its own. */
 struct table_shard {
@@ -26,6 +29,11 @@ struct table_shard {
 struct inode_table {
     struct table_shard shards[TABLE_SHARDS];
     _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t next_ino;
+
+    pthread_mutex_t orphans_mutex; /* taken last; covers what follows */
+    pthread_cond_t orphan_gone;
+    uint64_t orphans, orphans_dying; /* held by the kernel still; being destroyed */
+    uint64_t last_orphan_ns;         /* when one came or was destroyed, by CLOCK_MONOTONIC */
 };
 
 /* -- the table --------------------------------------------------------------------------------- */
@@ -50,6 +58,13 @@ struct inode_table *inode_table_create(void)
     for (size_t i = 0; i < TABLE_SHARDS; i++)
         pthread_rwlock_init(&table->shards[i].lock, NULL);
     table->next_ino = INODE_FIRST_FREE;
+
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&table->orphan_gone, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&table->orphans_mutex, NULL);
     return table;
 }
 
@@ -62,6 +77,7 @@ static void destroy_inode(struct inode *inode)
     else if (S_ISLNK(inode->type))
         free(inode->target);
     xattr_list_destroy(inode->xattrs);
+    inode_acls_finish(&inode->acls);
     pthread_mutex_destroy(&inode->mutex);
     free(inode);
 }
@@ -82,6 +98,8 @@ void inode_table_destroy(struct inode_table *table)
         free(shard->buckets);
         pthread_rwlock_destroy(&shard->lock);
     }
+    pthread_cond_destroy(&table->orphan_gone);
+    pthread_mutex_destroy(&table->orphans_mutex);
     free(table);
 }
 
@@ -222,6 +240,54 @@ errint_t inode_table_walk(struct inode_table *table, void (*visit)(struct inode 
     return result;
 }
 
+/* -- orphans ----------------------------------------------------------------------------------- */
+
+static void orphan_added(struct inode_table *table)
+{
+    pthread_mutex_lock(&table->orphans_mutex);
+    table->orphans++;
+    table->last_orphan_ns = monotonic_ns();
+    pthread_mutex_unlock(&table->orphans_mutex);
+}
+
+/* DYING: to be destroyed now; else it is open again. */
+static void orphan_removed(struct inode_table *table, bool dying)
+{
+    pthread_mutex_lock(&table->orphans_mutex);
+    table->orphans--;
+    table->orphans_dying += dying;
+    pthread_mutex_unlock(&table->orphans_mutex);
+}
+
+/* Its memory is given back. */
+static void orphan_destroyed(struct inode_table *table)
+{
+    pthread_mutex_lock(&table->orphans_mutex);
+    table->orphans_dying--;
+    table->last_orphan_ns = monotonic_ns();
+    pthread_cond_broadcast(&table->orphan_gone);
+    pthread_mutex_unlock(&table->orphans_mutex);
+}
+
+bool inode_table_settle(struct inode_table *table)
+{
+    int result = 0;
+
+    pthread_mutex_lock(&table->orphans_mutex);
+    uint64_t end_ns = table->last_orphan_ns + SETTLE_NS;
+    bool recent = table->orphans_dying > 0 || monotonic_ns() < end_ns;
+    struct timespec end = {.tv_sec = (time_t)(end_ns / 1000000000),
+                           .tv_nsec = (long)(end_ns % 1000000000)};
+    while (recent && result == 0 && table->orphans + table->orphans_dying > 0)
+        result = pthread_cond_timedwait(&table->orphan_gone, &table->orphans_mutex, &end);
+    /* What is being destroyed waits for a fence; with a device that hangs, not for ever. */
+    end.tv_sec += DYING_SECONDS;
+    for (result = 0; result == 0 && table->orphans_dying > 0;)
+        result = pthread_cond_timedwait(&table->orphan_gone, &table->orphans_mutex, &end);
+    pthread_mutex_unlock(&table->orphans_mutex);
+    return recent;
+}
+
 /* -- one inode --------------------------------------------------------------------------------- */
 
 static struct timespec now(void)
@@ -306,8 +372,13 @@ void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count)
 {
     if (!count || atomic_fetch_sub(&inode->refs, count) != count)
         return;
+    bool orphaned = inode->orphaned; /* nobody else has it any more */
+    if (orphaned)
+        orphan_removed(table, true);
     table_remove(table, inode);
     destroy_inode(inode);
+    if (orphaned)
+        orphan_destroyed(table);
 }
 
 void inode_lookup_added(struct inode *inode)
@@ -400,46 +471,42 @@ void inode_drop_privileges(struct inode *inode)
 
 /* -- open descriptions ------------------------------------------------------------------------- */
 
-/* With the mutex held: whether the bytes are to be dropped now. Once true, it is never again. */
-static bool discard_locked(struct inode *inode)
+/* With the inode's mutex held. */
+static void update_orphaned(struct inode_table *table, struct inode *inode)
 {
-    if (!S_ISREG(inode->type) || inode->nlink > 0 || inode->openers > 0 || inode->discarded)
-        return false;
-    inode->discarded = true;
-    return true;
+    bool orphaned = S_ISREG(inode->type) && inode->nlink == 0 && inode->openers == 0;
+
+    if (orphaned && !inode->orphaned)
+        orphan_added(table);
+    else if (!orphaned && inode->orphaned)
+        orphan_removed(table, false);
+    inode->orphaned = orphaned;
 }
 
-errint_t inode_opened(struct inode *inode, bool for_writing)
+void inode_opened(struct inode_table *table, struct inode *inode, bool for_writing)
 {
     pthread_mutex_lock(&inode->mutex);
-    errint_t error = inode->discarded ? -ENOENT : 0;
-    if (error == 0) {
-        inode->openers++;
-        inode->writers += for_writing;
-    }
+    inode->openers++;
+    inode->writers += for_writing;
+    update_orphaned(table, inode);
     pthread_mutex_unlock(&inode->mutex);
-    return error;
 }
 
-void inode_closed(struct inode *inode, bool for_writing)
+void inode_closed(struct inode_table *table, struct inode *inode, bool for_writing)
 {
     pthread_mutex_lock(&inode->mutex);
     inode->openers--;
     inode->writers -= for_writing;
-    bool discard = discard_locked(inode);
-    bool trim = for_writing && inode->writers == 0;
+    update_orphaned(table, inode);
+    bool trim = for_writing && inode->writers == 0 && !inode->orphaned;
     pthread_mutex_unlock(&inode->mutex);
-    if (discard)
-        buffer_truncate(inode->buffer, 0);
-    else if (trim)
+    if (trim)
         buffer_trim(inode->buffer);
 }
 
-void inode_unlinked(struct inode *inode)
+void inode_unlinked(struct inode_table *table, struct inode *inode)
 {
     pthread_mutex_lock(&inode->mutex);
-    bool discard = discard_locked(inode);
+    update_orphaned(table, inode);
     pthread_mutex_unlock(&inode->mutex);
-    if (discard)
-        buffer_truncate(inode->buffer, 0);
 }

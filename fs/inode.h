@@ -25,6 +25,7 @@
 #include "core/buffer.h"
 #include "core/util.h"
 
+struct acl;
 struct directory;
 struct xattr_list;
 
@@ -32,6 +33,11 @@ struct xattr_list;
 #define INODE_ROOT         1
 #define INODE_VIRTUAL_BASE 2
 #define INODE_FIRST_FREE   64
+
+/* NULL: none. The default ACL, of directories only, is what new files in them inherit. */
+struct inode_acls {
+    struct acl *access_acl, *default_acl; /* owned */
+};
 
 struct inode {
     uint64_t ino;
@@ -50,6 +56,7 @@ struct inode {
                               nlink to 0, and only while this is. So rmdir needs no lock of it. */
     struct timespec atime, mtime, ctime, btime; /* (m) */
     struct xattr_list *xattrs;                  /* (m) NULL: none */
+    struct inode_acls acls;                     /* (m) fs/inode_acl.h */
 
     /* (m) The name given last, for ".." and for paths shown to people: the directory and the
      * cookie of the entry in it. parent_ino is 0 when that name is gone (others may be left). */
@@ -61,7 +68,7 @@ struct inode {
         char *target;                /* S_IFLNK: owned, constant */
     };
     uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
-    bool discarded;            /* (m) S_IFREG: unlinked and closed: its bytes are gone */
+    bool orphaned;             /* (m) S_IFREG: neither name nor opener; counted by the table */
 
     struct inode *table_next; /* private to the table */
 };
@@ -82,6 +89,12 @@ struct inode *inode_table_find(struct inode_table *table, uint64_t ino);
 /* With a reference, for callers for whom nothing else keeps it alive; NULL when there is none. */
 struct inode *inode_table_get(struct inode_table *table, uint64_t ino);
 uint64_t inode_table_count(struct inode_table *table);
+/*
+ * Waits, for some milliseconds at most, until the device memory of files that have just lost their
+ * last name and opener is given back: for whoever needs memory or reports how much there is. True
+ * when there were such files: there may be more memory now.
+ */
+bool inode_table_settle(struct inode_table *table);
 
 /*
  * Calls visit for each inode, each held by a reference meanwhile, no lock held. Inodes that come
@@ -107,14 +120,15 @@ void inode_ref(struct inode *inode, uint64_t count);
 void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);
 
 /*
- * Open descriptions of a regular file. Once it has neither a name nor an opener its device memory
- * is given back, without waiting for the kernel to forget the inode; -ENOENT to those who open it
- * after that. The last writer's close gives back slack.
+ * Open descriptions of a regular file. Without a name or an opener it is an orphan: the kernel
+ * forgets it at once, unless somebody still holds it without having it open (O_PATH, a bind mount)
+ * and may read it or open it again. So its device memory goes with the inode. The last writer's
+ * close gives back slack.
  */
-errint_t inode_opened(struct inode *inode, bool for_writing);
-void inode_closed(struct inode *inode, bool for_writing);
+void inode_opened(struct inode_table *table, struct inode *inode, bool for_writing);
+void inode_closed(struct inode_table *table, struct inode *inode, bool for_writing);
 /* nlink has fallen to 0. */
-void inode_unlinked(struct inode *inode);
+void inode_unlinked(struct inode_table *table, struct inode *inode);
 
 /* The kernel's lookups; a lookup is also a reference. */
 void inode_lookup_added(struct inode *inode);

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "fs/inode_acl.h"
+
 /* -- shared ------------------------------------------------------------------------------------ */
 
 struct inode *request_inode(fuse_req_t req, fuse_ino_t ino)
@@ -188,6 +190,41 @@ static void handle_forget_multi(fuse_req_t req, size_t count, struct fuse_forget
 
 /* -- new nodes --------------------------------------------------------------------------------- */
 
+struct inode *namespace_new_inode(fuse_req_t req, struct inode *parent, mode_t mode, dev_t rdev,
+                                  const char *target)
+{
+    struct residentfs *fs = request_fs(req);
+    const struct fuse_ctx *context = fuse_req_ctx(req);
+    gid_t gid = context->gid;
+    struct inode_acls acls;
+
+    pthread_mutex_lock(&parent->mutex);
+    if (parent->mode & S_ISGID) {
+        gid = parent->gid;
+        if (S_ISDIR(mode))
+            mode |= S_ISGID;
+    }
+    errint_t error = inode_acls_inherit_locked(parent, context->umask, &mode, &acls);
+    pthread_mutex_unlock(&parent->mutex);
+    if (error) {
+        errno = -error;
+        return NULL;
+    }
+
+    struct inode *inode =
+        inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+    if (!inode) {
+        error = -errno;
+        inode_acls_finish(&acls);
+        errno = -error;
+        return NULL;
+    }
+    pthread_mutex_lock(&inode->mutex);
+    inode->acls = acls;
+    pthread_mutex_unlock(&inode->mutex);
+    return inode;
+}
+
 /* The inode, made but nowhere yet, is put into the directory. Its one reference is the link's then.
  */
 static errint_t publish(struct inode *parent, const char *name, struct inode *inode)
@@ -217,9 +254,6 @@ static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode 
                             const char *name, mode_t mode, dev_t rdev, const char *target,
                             struct inode **out, struct fuse_entry_param *entry)
 {
-    const struct fuse_ctx *context = fuse_req_ctx(req);
-    gid_t gid = context->gid;
-
     if (!S_ISDIR(parent->type))
         return -ENOTDIR;
     if (strlen(name) > DIRECTORY_NAME_MAX)
@@ -227,16 +261,7 @@ static errint_t create_node(struct residentfs *fs, fuse_req_t req, struct inode 
     if (namespace_is_virtual(parent->ino, name))
         return -EEXIST;
 
-    pthread_mutex_lock(&parent->mutex);
-    if (parent->mode & S_ISGID) {
-        gid = parent->gid;
-        if (S_ISDIR(mode))
-            mode |= S_ISGID;
-    }
-    pthread_mutex_unlock(&parent->mutex);
-
-    struct inode *inode =
-        inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+    struct inode *inode = namespace_new_inode(req, parent, mode, rdev, target);
     if (!inode)
         return -errno;
     pthread_rwlock_wrlock(&parent->directory->lock);
@@ -442,7 +467,7 @@ static void reply_removal(fuse_req_t req, fuse_ino_t parent_ino, const char *nam
         pthread_rwlock_unlock(&parent->directory->lock);
     }
     if (unrefs) {
-        inode_unlinked(inode);
+        inode_unlinked(request_fs(req)->inodes, inode);
         inode_unref(request_fs(req)->inodes, inode, unrefs);
     }
     fuse_reply_err(req, -error);

@@ -20,6 +20,14 @@ struct inode *request_inode(fuse_req_t req, fuse_ino_t ino);
 bool namespace_is_virtual(fuse_ino_t parent, const char *name);
 
 /*
+ * An inode as mknod, mkdir or symlink (with TARGET) would make in the directory PARENT, but without
+ * a name yet: the caller's user, group and umask, what it inherits of PARENT (group, sgid, ACLs).
+ * With one reference. NULL and errno, as inode_create. No lock is held.
+ */
+struct inode *namespace_new_inode(fuse_req_t req, struct inode *parent, mode_t mode, dev_t rdev,
+                                  const char *target);
+
+/*
  * What happens to the inode of a directory, and to the inode named, when an entry comes or goes.
  * The directory's lock is held for writing. Each takes the mutex of the inode that it is about.
  */

@@ -99,6 +99,8 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     want(connection, FUSE_CAP_READDIRPLUS);
     want(connection, FUSE_CAP_READDIRPLUS_AUTO);
     want(connection, FUSE_CAP_HANDLE_KILLPRIV);
+    /* A default ACL takes the place of the umask, so the umask is for us to apply. */
+    fs->posix_acl = want(connection, FUSE_CAP_DONT_MASK) && want(connection, FUSE_CAP_POSIX_ACL);
 #ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
     if (fs->conf->cache == CONF_CACHE_OFF && fuse_version() >= DIRECT_IO_MMAP_SINCE)
         fs->direct_mmap = want(connection, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);

@@ -188,7 +188,7 @@ static errint_t do_rename(struct rename *rename)
         pthread_mutex_unlock(&rename->fs->rename_mutex);
     }
     if (rename->victim_unrefs) {
-        inode_unlinked(rename->victim);
+        inode_unlinked(rename->fs->inodes, rename->victim);
         inode_unref(rename->fs->inodes, rename->victim, rename->victim_unrefs);
     }
     return error;

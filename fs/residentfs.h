@@ -31,6 +31,7 @@ struct residentfs {
     uint64_t max_write_bytes; /* of one request, as library and kernel allow */
     bool parallel_writes;     /* writes to one file need not wait for each other */
     bool direct_mmap;         /* a file with cache=off can be mapped */
+    bool posix_acl;           /* the kernel checks permissions by ACLs */
 };
 
 /* An open regular file; fi->fh points to it. Holds a reference of its inode. */

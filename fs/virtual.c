@@ -161,6 +161,7 @@ void virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
         return;
     }
     file = calloc(1, sizeof(*file));
+    inode_table_settle(fs->inodes);
     if (file && reads)
         file->text = entry->text(fs, &file->length);
     if (!file || (reads && !file->text)) {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "fs/inode_acl.h"
 #include "fs/namespace.h"
 #include "fs/xattr_list.h"
 
@@ -27,6 +28,120 @@ static errint_t check_name(const char *name, bool to_change)
             return name[strlen(prefixes[i])] ? 0 : -EINVAL;
     return -EOPNOTSUPP;
 }
+
+/* What get and list have in common: LENGTH as the list's functions return it. */
+static void reply_value(fuse_req_t req, ssize_t length, const char *bytes, size_t size)
+{
+    if (length < 0)
+        fuse_reply_err(req, (int)-length);
+    else if (!size)
+        fuse_reply_xattr(req, (size_t)length);
+    else if ((size_t)length > size)
+        fuse_reply_err(req, ERANGE);
+    else
+        fuse_reply_buf(req, bytes, (size_t)length);
+}
+
+/* -- ACLs -------------------------------------------------------------------------------------- */
+
+static const char *const acl_names[] = {
+    [INODE_ACL_ACCESS] = "system.posix_acl_access",
+    [INODE_ACL_DEFAULT] = "system.posix_acl_default",
+};
+
+/* Whether the attribute is an ACL, and which. Not when the kernel does not check by ACLs: one that
+ * nobody heeds is worse than none. */
+static bool is_acl(fuse_req_t req, const char *name, enum inode_acl_kind *kind)
+{
+    for (size_t i = 0; request_fs(req)->posix_acl && i < ARRAY_SIZE(acl_names); i++) {
+        if (strcmp(name, acl_names[i]) == 0) {
+            *kind = (enum inode_acl_kind)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool caller_is_in_group(fuse_req_t req, gid_t gid)
+{
+    if (fuse_req_ctx(req)->gid == gid)
+        return true;
+    int count = fuse_req_getgroups(req, 0, NULL);
+    if (count <= 0)
+        return false; /* also when they cannot be known: rather too few rights than too many */
+    cleanup_free gid_t *groups = calloc((size_t)count, sizeof(*groups));
+    if (!groups)
+        return false;
+    count = MIN(count, fuse_req_getgroups(req, count, groups));
+    for (int i = 0; i < count; i++)
+        if (groups[i] == gid)
+            return true;
+    return false;
+}
+
+/*
+ * Whether the caller, changing the access ACL, may not leave the inode sgid. The kernel knows and
+ * would say so (FUSE_SETXATTR_ACL_KILL_SGID), but libfuse does not hand that on, and of a removal
+ * it says nothing. Root stands for CAP_FSETID.
+ */
+static bool drops_sgid(fuse_req_t req, struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    bool is_sgid = (inode->mode & S_ISGID) != 0;
+    gid_t gid = inode->gid;
+    pthread_mutex_unlock(&inode->mutex);
+    return is_sgid && fuse_req_ctx(req)->uid != 0 && !caller_is_in_group(req, gid);
+}
+
+/* ACL is taken over; NULL removes. There is no error when there was none. */
+static void reply_set_acl(fuse_req_t req, struct inode *inode, enum inode_acl_kind kind,
+                          struct acl *acl)
+{
+    bool drop_sgid = kind == INODE_ACL_ACCESS && drops_sgid(req, inode);
+
+    pthread_mutex_lock(&inode->mutex);
+    errint_t error = inode_acl_set_locked(inode, kind, acl, drop_sgid);
+    pthread_mutex_unlock(&inode->mutex);
+    if (error)
+        free(acl);
+    fuse_reply_err(req, -error);
+}
+
+static void reply_get_acl(fuse_req_t req, struct inode *inode, enum inode_acl_kind kind,
+                          size_t size)
+{
+    char bytes[ACL_BYTES_MAX];
+    ssize_t length = S_ISLNK(inode->type) ? -EOPNOTSUPP : -ENODATA;
+
+    pthread_mutex_lock(&inode->mutex);
+    const struct acl *acl = inode_acl_locked(inode, kind);
+    if (acl) {
+        length = (ssize_t)acl_bytes(acl);
+        acl_serialise(acl, bytes);
+    }
+    pthread_mutex_unlock(&inode->mutex);
+    reply_value(req, length, bytes, size);
+}
+
+/* As xattr_list_names. The inode's mutex is held. */
+static ssize_t names_of_acls(const struct inode *inode, char *names, size_t size)
+{
+    size_t length = 0;
+
+    for (size_t i = 0; i < ARRAY_SIZE(acl_names); i++) {
+        size_t name_bytes = strlen(acl_names[i]) + 1;
+        if (!inode_acl_locked(inode, (enum inode_acl_kind)i))
+            continue;
+        if (size && length + name_bytes > size)
+            return -ERANGE;
+        if (size)
+            memcpy(names + length, acl_names[i], name_bytes);
+        length += name_bytes;
+    }
+    return (ssize_t)length;
+}
+
+/* -- all attributes ---------------------------------------------------------------------------- */
 
 static const char *state_text(enum buffer_state state)
 {
@@ -75,24 +190,16 @@ static struct inode *xattr_inode(fuse_req_t req, fuse_ino_t ino, int virtual_err
     return request_inode(req, ino);
 }
 
-/* What get and list have in common: LENGTH as the list's functions return it. */
-static void reply_value(fuse_req_t req, ssize_t length, const char *bytes, size_t size)
-{
-    if (length < 0)
-        fuse_reply_err(req, (int)-length);
-    else if (!size)
-        fuse_reply_xattr(req, (size_t)length);
-    else if ((size_t)length > size)
-        fuse_reply_err(req, ERANGE);
-    else
-        fuse_reply_buf(req, bytes, (size_t)length);
-}
-
 static void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size)
 {
+    enum inode_acl_kind kind;
     struct inode *inode = xattr_inode(req, ino, ENODATA);
     if (!inode)
         return;
+    if (is_acl(req, name, &kind)) {
+        reply_get_acl(req, inode, kind, size);
+        return;
+    }
     errint_t error = check_name(name, false);
     if (error) {
         fuse_reply_err(req, -error);
@@ -117,6 +224,17 @@ static void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, si
     reply_value(req, length, value, size);
 }
 
+/* As xattr_list_names. The ACLs come first, as on tmpfs. */
+static ssize_t list_names(const struct inode *inode, bool trusted, char *names, size_t size)
+{
+    ssize_t acls = names_of_acls(inode, names, size);
+    if (acls < 0)
+        return acls;
+    size_t room = size - MIN(size, (size_t)acls);
+    ssize_t others = xattr_list_names(inode->xattrs, trusted, room ? names + acls : NULL, room);
+    return others < 0 ? others : acls + others; /* more than SIZE if there was no room */
+}
+
 static void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
     if (virtual_is(ino)) {
@@ -136,7 +254,7 @@ static void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
     /* trusted.* is for CAP_SYS_ADMIN; of capabilities a request tells no more than this. */
     bool trusted = fuse_req_ctx(req)->uid == 0;
     pthread_mutex_lock(&inode->mutex);
-    ssize_t length = xattr_list_names(inode->xattrs, trusted, names, size);
+    ssize_t length = list_names(inode, trusted, names, size);
     pthread_mutex_unlock(&inode->mutex);
     reply_value(req, length, names, size);
 }
@@ -144,9 +262,19 @@ static void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 static void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
                             size_t size, int flags)
 {
+    enum inode_acl_kind kind;
     struct inode *inode = xattr_inode(req, ino, EPERM);
     if (!inode)
         return;
+    if (is_acl(req, name, &kind)) {
+        struct acl *acl;
+        errint_t error = acl_parse(value, size, &acl);
+        if (error)
+            fuse_reply_err(req, -error);
+        else
+            reply_set_acl(req, inode, kind, acl);
+        return;
+    }
     errint_t error = check_name(name, true);
     if (!error) {
         pthread_mutex_lock(&inode->mutex);
@@ -160,9 +288,14 @@ static void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, co
 
 static void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 {
+    enum inode_acl_kind kind;
     struct inode *inode = xattr_inode(req, ino, EPERM);
     if (!inode)
         return;
+    if (is_acl(req, name, &kind)) {
+        reply_set_acl(req, inode, kind, NULL);
+        return;
+    }
     errint_t error = check_name(name, true);
     if (!error) {
         pthread_mutex_lock(&inode->mutex);

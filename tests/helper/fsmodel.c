@@ -484,6 +484,8 @@ int main(int argc, char **argv)
         run->seed = seed;
         run->file = open(path, O_RDWR);
         check_all(run);
+        close(run->file);
+        free(run);
     }
     printf("seed %llu\n", (unsigned long long)seed);
     return bad;

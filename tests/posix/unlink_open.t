@@ -28,6 +28,11 @@ is "the new file has its own" "$(cat b)" new
 rm b
 ok "the memory is given back" back_to "$start"
 
+sees "a file that is held by O_PATH only keeps its bytes" "0 3145728"$'\n'"same" \
+    open p O_CREAT,O_RDWR 0644 : fill 0 0 3M 4 : close 0 : open p O_PATH : unlink p : tick : fstat 1 nlink size : \
+    open /proc/self/fd/3 O_RDONLY : check 2 0 3M 4
+ok "and gives its memory back when it is let go" back_to "$start"
+
 expect_errno "unlink of a missing name" ENOENT unlink none
 mkdir dir
 expect_errno "unlink of a directory" EISDIR unlink dir

@@ -1,4 +1,24 @@
-/* The settings: RESIDENTFS_EMULATED="key=value;key=value". */
+/*
+ * The settings: RESIDENTFS_EMULATED="key=value;key=value". Bytes may end in KiB, MiB, GiB or TiB.
+ *
+ *   devices=1          how many, up to 16
+ *   memory=4GiB        of each device
+ *   seed=N             of everything random; without it another one each time
+ *   order=random       each operation may run late, streams in any order; sync: nothing runs until
+ *                      it is waited for or queried; eager: at once, on the engine's threads
+ *   scribble=on|off    a page-locked readback destination is spoilt when the copy is queued;
+ *                      without it: on, except with order=eager
+ *   hazard=abort       memory taken away under queued copies, the null stream; or count
+ *   fill=on            fresh memory gets a pattern; off for large streaming runs
+ *   bandwidth=0        bytes per second; latency=0 in ns, of each operation; 0: none
+ *   other=0            bytes that another process seems to use; other_file=PATH holds such a
+ *                      number, read again each time
+ *   pinned=BYTES       how much host memory can be page-locked
+ *   batch=on           off: no cuMemcpyBatchAsync (as asked for when the driver is opened)
+ *   vmm=on             off: no virtual-memory API; refuse: claimed, but cuMemCreate fails
+ *   export=on          off: cuMemCreate refuses exportable chunks
+ *   fault=RULE         see faults.c; may be repeated; "none" removes all rules
+ */
 #include "core/driver/emulated/emulated.h"
 
 #include "core/driver/cuda_error.h"

@@ -1,4 +1,18 @@
-/* Faults by rule: fault=ENTRY:NTH[+]:RESULT[:sticky][:late][:unproven][:delay=US][:when=PATH] */
+/*
+ * Faults by rule: fault=ENTRY:NTH[+]:RESULT[:sticky][:late][:unproven][:delay=US][:when=PATH]
+ *
+ * The NTH call (from 1; with +, each from there on) of the entry point (no version suffix) returns
+ * RESULT, a number or a name, without effect; 0 only delays.
+ *
+ *   sticky    the device is lost: from now on every entry point that touches it returns RESULT;
+ *             queued DMA stops or runs on for a while
+ *   late      of a copy or memset: it is accepted, not carried out, and RESULT comes once, from the
+ *             next synchronisation or query that covers it
+ *   unproven  of a copy, memset, synchronisation or query: synchronising the stream fails from now
+ *             on, and what is queued runs 50 ms after it has failed
+ *   delay     microseconds before the call goes on
+ *   when      the rule counts and acts only while PATH exists
+ */
 #include "core/driver/emulated/emulated.h"
 
 #include <stdio.h>
