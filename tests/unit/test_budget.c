@@ -209,6 +209,7 @@ static void concurrent_reservations_never_exceed_the_limit(void **unused)
 struct holder {
     struct budget *budget;
     _Atomic unsigned int *holders;
+    uint64_t until_ns;
     unsigned int together;
 };
 
@@ -216,7 +217,8 @@ static void *hold_half(void *data)
 {
     struct holder *holder = data;
 
-    for (unsigned int i = 0; i < 400000; i++) {
+    /* Long enough that the threads really run at the same time, on a busy machine too. */
+    for (unsigned int i = 0; i % 1024 != 0 || monotonic_ns() < holder->until_ns; i++) {
         if (budget_reserve(holder->budget, SHARED_TOTAL / 2, SHARED_TOTAL) < 0)
             continue;
         holder->together += atomic_fetch_add(holder->holders, 1) > 0;
@@ -233,10 +235,11 @@ static void two_threads_never_get_what_is_there_once(void **unused)
     struct holder holders[3];
     pthread_t threads[3];
     _Atomic unsigned int holding = 0;
+    uint64_t until_ns = monotonic_ns() + 2000000000u;
 
     budget_init(&budget, SHARED_TOTAL, automatic);
     for (size_t i = 0; i < 3; i++) {
-        holders[i] = (struct holder){&budget, &holding, 0};
+        holders[i] = (struct holder){&budget, &holding, until_ns, 0};
         assert_int_equal(pthread_create(&threads[i], NULL, hold_half, &holders[i]), 0);
     }
     for (size_t i = 0; i < 3; i++) {

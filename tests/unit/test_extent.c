@@ -165,6 +165,33 @@ static void slack_is_given_back_by_trim_and_kept_where_it_was_asked_for(void **u
     fixture_close(device);
 }
 
+static void holes_and_data_are_found_where_they_are(void **unused)
+{
+    (void)unused;
+    struct device *device = fixture_open("memory=64MiB", NULL);
+    struct buffer *buffer = buffer_create(device, 1);
+
+    assert_int_equal(buffer_seek_data(buffer, 0), -ENXIO);
+    assert_int_equal(buffer_seek_hole(buffer, 0), -ENXIO);
+    assert_int_equal(buffer_write(buffer, 4 * MIB + 100, "x", 1, NULL), 1);
+    assert_int_equal(buffer_write(buffer, 9 * MIB, "y", 1, NULL), 1);
+    uint64_t length = 9 * MIB + 1;
+    assert_int_equal(buffer_seek_data(buffer, 0), 4 * MIB);
+    assert_int_equal(buffer_seek_data(buffer, 4 * MIB + 5), 4 * MIB + 5);
+    assert_int_equal(buffer_seek_data(buffer, 7 * MIB), 8 * MIB);
+    assert_int_equal(buffer_seek_hole(buffer, 0), 0);
+    assert_int_equal(buffer_seek_hole(buffer, 4 * MIB), 6 * MIB);
+    /* The end counts as a hole, although there is memory behind it. */
+    assert_int_equal(buffer_seek_hole(buffer, 8 * MIB), length);
+    assert_int_equal(buffer_seek_data(buffer, length), -ENXIO);
+    assert_int_equal(buffer_seek_hole(buffer, length), -ENXIO);
+    assert_int_equal(buffer_truncate(buffer, 20 * MIB), 0);
+    assert_int_equal(buffer_seek_hole(buffer, 8 * MIB), 10 * MIB);
+    assert_int_equal(buffer_seek_data(buffer, 10 * MIB), -ENXIO);
+    buffer_destroy(buffer);
+    fixture_close(device);
+}
+
 static void an_allocation_that_fails_leaves_the_buffer_as_it_was(void **unused)
 {
     (void)unused;
@@ -224,6 +251,7 @@ int main(void)
         cmocka_unit_test(slack_stays_under_an_eighth_while_a_file_grows),
         cmocka_unit_test(a_sparse_file_takes_memory_and_addresses_only_where_it_was_written),
         cmocka_unit_test(slack_is_given_back_by_trim_and_kept_where_it_was_asked_for),
+        cmocka_unit_test(holes_and_data_are_found_where_they_are),
         cmocka_unit_test(an_allocation_that_fails_leaves_the_buffer_as_it_was),
         cmocka_unit_test(a_tail_that_was_cut_off_never_shows_again),
     };
