@@ -91,6 +91,13 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     do_not_want(connection, FUSE_CAP_SPLICE_WRITE);
     do_not_want(connection, FUSE_CAP_SPLICE_MOVE);
     do_not_want(connection, FUSE_CAP_WRITEBACK_CACHE);
+    /*
+     * All changes come through this kernel, which takes care of its pages itself. Dropping the
+     * pages of a file whenever its mtime is news would undo cache=on after each write, and a page
+     * read anew while a write to it is under way would keep the old bytes.
+     */
+    do_not_want(connection, FUSE_CAP_AUTO_INVAL_DATA);
+    want(connection, FUSE_CAP_EXPLICIT_INVAL_DATA);
 #ifdef FUSE_CAP_OVER_IO_URING
     do_not_want(connection, FUSE_CAP_OVER_IO_URING); /* the workers read the descriptor */
 #endif

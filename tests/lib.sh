@@ -175,6 +175,19 @@ fsop() {
     "$FSOP" "$@"
 }
 
+# holds NAME HELPER SUBJECT FILE…: a subject of mappings, iomodes or asyncio, the helpers beside fsop, is as
+# expected. A skip where the kernel or libfuse has no such thing.
+holds() {
+    local name=$1 helper=$2 got
+    shift 2
+    got=$("$(dirname "$FSOP")/$helper" "$@" 2>&1)
+    case $got in
+    'as expected') pass "$name" ;;
+    'not here: '*) skip "$name: ${got#not here: }" ;;
+    *) fail "$name" "$helper $*: ${got:0:2000}" ;;
+    esac
+}
+
 # sees NAME EXPECTED CALLS…: fsop prints exactly that.
 sees() {
     local name=$1 expected=$2 got
