@@ -212,6 +212,13 @@ fsop umask 077 : mknod d/fifo fifo 0666
 has "a fifo inherits" d/fifo "$(acl_of d/f)"
 fsop umask 077 : mknod d/socket socket 0666
 has "a socket inherits" d/socket "$(acl_of d/f)"
+if [ "$(fsop open d O_RDWR,O_TMPFILE 0600)" = EOPNOTSUPP ]; then
+    skip "no O_TMPFILE here (libfuse before 3.17)" 2
+else
+    fsop umask 077 : open d O_RDWR,O_TMPFILE 0666 : linkfile 0 d/named
+    has "a file of O_TMPFILE inherits" d/named "$(acl_of d/f)"
+    sees "… or obeys the umask" "0600" umask 077 : open closed O_RDWR,O_TMPFILE 0666 : fstat 0 mode
+fi
 fsop umask 077 : symlink f d/link
 sees "a symlink does not" "0777" lstat d/link mode
 is "… and lists none" "$(names d/link)" ""
