@@ -2,7 +2,7 @@
 # .resident/config: can be fed back
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
-only_residentfs
+only_emulated # on a GPU the tests give a budget of their own with each mount
 must_mount -o budget=50%
 cp "$mnt/.resident/config" "$work/first.conf"
 like "it shows what was set" "$(cat "$work/first.conf")" '^ *budget *= *50%'

@@ -33,9 +33,19 @@ static inline void *fixture_hook(const char *name)
     return hook;
 }
 
+/* DEVICE=cuda:0 runs the tests that know nothing of the emulated driver on a GPU. */
+static inline bool fixture_is_emulated(void)
+{
+    const char *name = getenv("DEVICE");
+
+    return !name || strncmp(name, "cuda", 4) != 0;
+}
+
 /* SETTINGS as in RESIDENTFS_EMULATED; may be called while the device is open. */
 static inline void fixture_configure(const char *settings)
 {
+    if (!fixture_is_emulated())
+        return;
     int (*configure)(const char *) =
         (int (*)(const char *))fixture_hook("residentfs_emulated_configure");
     int result = configure(settings);
@@ -54,14 +64,6 @@ static inline struct residentfs_emulated_stats fixture_stats(void)
     return stats;
 }
 
-/* DEVICE=cuda:0 runs the tests that know nothing of the emulated driver on a GPU. */
-static inline bool fixture_is_emulated(void)
-{
-    const char *name = getenv("DEVICE");
-
-    return !name || strncmp(name, "cuda", 4) != 0;
-}
-
 /* Starts from the defaults above. Fails the test if the device cannot be opened. */
 static inline struct device *fixture_open(const char *settings, struct device_options *options)
 {
@@ -77,12 +79,10 @@ static inline struct device *fixture_open(const char *settings, struct device_op
     struct device *device = NULL;
     char message[512] = "";
 
-    if (fixture_is_emulated()) {
-        fixture_configure(FIXTURE_DEFAULTS);
-        fixture_configure(settings);
-    } else if (device_selector_parse(getenv("DEVICE"), &selector) < 0) {
+    fixture_configure(FIXTURE_DEFAULTS);
+    fixture_configure(settings);
+    if (!fixture_is_emulated() && device_selector_parse(getenv("DEVICE"), &selector) < 0)
         fail_msg("DEVICE=%s", getenv("DEVICE"));
-    }
     if (device_open(&selector, options ? options : &defaults, &device, message, sizeof(message)) <
         0)
         fail_msg("device_open: %s", message);
