@@ -259,7 +259,8 @@ static void sync_mode(char **a)
             MUST(ftruncate(file, end = 0));
     }
     printf("%lld\n", most);
-    exit(0);
+    fflush(stdout);
+    _exit(0);
 }
 
 /* -- pipes ------------------------------------------------------------------------------------- */
