@@ -35,7 +35,7 @@ sees "chown of an executable clears them" "0755" -u $nobody -g $nobody chown pro
 for ids in "0 0" "$nobody $nobody"; do
     fsop chmod prog 06755
     before=$(fsop stat prog ctime)
-    sees "chown to nobody else by ${ids% *} clears them too" "0755" -u ${ids% *} -g ${ids#* } tick : chown prog -1 -1 : stat prog mode
+    sees "chown to nobody else by ${ids% *} clears them too" "0755" -u "${ids% *}" -g "${ids#* }" tick : chown prog -1 -1 : stat prog mode
     isnt "… and changes ctime" "$(fsop stat prog ctime)" "$before"
 done
 fsop chmod own 02666
