@@ -29,6 +29,8 @@ acl               getfacl, setfacl
 xxd               looks at bytes, as the README does
 openssl           reproducible random files, fast
 sqlite3           a program that locks and syncs
+fio               verifies what asynchronous clients write
+ripgrep           a program that maps files
 rsync             a program that renames, and carries attributes
 python3           tests that a shell cannot write
 python3-numpy     arrays over mapped buffers

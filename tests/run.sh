@@ -4,12 +4,13 @@
 # Installs what is missing (Debian 12), builds into build/, runs the suites, and ends with a line
 # "N passed, N failed"; exits 0 only if none failed.
 #
-#   unit posix transfer fault share fuzz install   run when none is named
-#   bench soak gpu                                 only when named
-#   lint build asan tsan                           only when named, as .ci/run does
+#   unit posix posix-cached posix-second transfer fault share fuzz install   run when none is named
+#   bench soak gpu                                                           only when named
+#   lint build asan tsan                                                     only when named, as .ci/run does
 #
 # unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix
-# and transfer under ASan and UBSan. tsan: unit under TSan. Every other SUITE is tests/SUITE/*.t: TAP on
+# and transfer under ASan and UBSan. tsan: unit under TSan. posix-cached: posix with cache=on. posix-second: posix
+# with another build, of a newer libfuse say, in the folder RESIDENTFS_SECOND_BUILD. Every other SUITE is tests/SUITE/*.t: TAP on
 # stdout, run by prove with RESIDENTFS (path of the daemon), FSOP (path of the tests' helper), DEVICE, and
 # TMPDIR, a folder of the suite's own. A line "# timeout: SECONDS" among the first ten sets a test's limit
 # (300 otherwise).
@@ -68,7 +69,7 @@ while [ $# -gt 0 ]; do
         ;;
     *)
         case $1 in
-        unit | posix | transfer | fault | share | fuzz | install | bench | soak | gpu | lint | build | asan | tsan) ;;
+        unit | posix | posix-cached | posix-second | transfer | fault | share | fuzz | install | bench | soak | gpu | lint | build | asan | tsan) ;;
         *)
             echo "unknown suite $1; see tests/run.sh --help" >&2
             exit 2
@@ -79,7 +80,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ ${#suites[@]} -gt 0 ] || suites=(unit posix transfer fault share fuzz install)
+[ ${#suites[@]} -gt 0 ] || suites=(unit posix posix-cached posix-second transfer fault share fuzz install)
 
 # ---- counts ----
 
@@ -200,13 +201,15 @@ find_leaks() {
 in_suite() {
     # prove parts its --exec at blanks, so paths are from the root, which may have some.
     env -C "$root" "$(suite_mark)" TMPDIR="$suite_tmp" DEVICE="$device" \
-        RESIDENTFS="$build/residentfs" FSOP="$build/tests/helper/fsop" \
+        RESIDENTFS="$daemon_build/residentfs" FSOP="$build/tests/helper/fsop" \
         FSMODEL="$build/tests/helper/fsmodel" TIMEOUT_FACTOR="$timeout_factor" "$@" 3>&-
 }
 
 # ---- building ----
 
 build=$root/build
+# Where the daemon under test is.
+daemon_build=$build
 timeout_factor=1
 
 # build_into DIRECTORY LOG [MESON OPTION…]: with $CC, if set.
@@ -340,7 +343,7 @@ run_build() {
 }
 
 run_asan() {
-    local build=$root/build-asan timeout_factor=3 status=0
+    local build=$root/build-asan daemon_build=$root/build-asan timeout_factor=3 status=0
     local -x ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1
     local -x UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
     build_into "$build" "$suite_logs/build.log" -Db_sanitize=address,undefined || status=$?
@@ -349,6 +352,25 @@ run_asan() {
     run_unit
     run_shell posix
     run_shell transfer
+}
+
+run_posix_cached() {
+    local -x MOUNT_OPTIONS=${MOUNT_OPTIONS:+$MOUNT_OPTIONS,}cache=on
+    run_shell posix
+}
+
+run_posix_second() {
+    local daemon_build=${RESIDENTFS_SECOND_BUILD:-}
+    if [ -z "$daemon_build" ]; then
+        echo "skipped: RESIDENTFS_SECOND_BUILD names no second build"
+        return 0
+    fi
+    daemon_build=$(realpath -m "$daemon_build")
+    if [ ! -x "$daemon_build/residentfs" ]; then
+        result 1 "no residentfs in RESIDENTFS_SECOND_BUILD=$daemon_build"
+        return 0
+    fi
+    run_shell posix
 }
 
 run_tsan() {
@@ -411,6 +433,8 @@ for suite in "${suites[@]}"; do
     lint) run_lint ;;
     build) run_build ;;
     asan) run_asan ;;
+    posix-cached) run_posix_cached ;;
+    posix-second) run_posix_second ;;
     tsan) run_tsan ;;
     *) run_shell "$suite" ;;
     esac

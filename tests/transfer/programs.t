@@ -45,8 +45,13 @@ else
     skip "no sqlite3" 7
 fi
 
-if python3 -c 'import numpy' 2>/dev/null; then
-    ok "numpy save and load" python3 -c '
+# Debian's python3 has python3-numpy, another one in PATH may not.
+numpy=
+for python in python3 /usr/bin/python3; do
+    [ -n "$numpy" ] || ! $python -c 'import numpy' 2>/dev/null || numpy=$python
+done
+if [ -n "$numpy" ]; then
+    ok "numpy save and load" "$numpy" -c '
 import numpy
 a = numpy.random.default_rng(1).standard_normal((1000, 1000))
 numpy.save("a.npy", a)
@@ -55,7 +60,7 @@ assert (numpy.load("a.npy") == a).all()
 with numpy.load("a.npz") as z:
     assert (z["b"] == a.T).all()
 '
-    ok "numpy tofile and fromfile" python3 -c '
+    ok "numpy tofile and fromfile" "$numpy" -c '
 import numpy
 a = numpy.arange(3000001, dtype="u4")
 a.tofile("raw")
