@@ -279,6 +279,11 @@ emulated_settings() {
         END { for (i = 1; i <= count; i++) printf "%s%s", (i > 1 ? ";" : ""), value[order[i]] }'
 }
 
+# vfs_options OPTIONS: those of them that any file system takes.
+vfs_options() {
+    echo "rw,$1" | tr , '\n' | grep -xE 'rw|ro|(no)?(suid|dev|exec|atime|diratime)|relatime|strictatime' | paste -sd,
+}
+
 # mount_fs [-m MEMORY] [-e EMULATED] [-o OPTIONS] [-c CONFIG] [DIRECTORY]
 # MEMORY is the size of the device (emulated, tmpfs) or else the budget. Returns 1, with a message on
 # $daemon_stderr, if the mount did not come to be.
@@ -298,7 +303,8 @@ mount_fs() {
     mkdir -p "$mnt"
     if [ "$FS_UNDER_TEST" = tmpfs ]; then
         daemon_pid=
-        mount -t tmpfs -o "size=$(echo "$memory" | sed -E 's/([KMG])iB$/\1/'),mode=755,nr_inodes=300000" tmpfs "$mnt" || return 1
+        mount -t tmpfs -o "size=$(echo "$memory" | sed -E 's/([KMG])iB$/\1/'),mode=755,nr_inodes=1300000" \
+            -o "$(vfs_options "$options")" tmpfs "$mnt" || return 1
         mounts+=("$mnt" 0)
         return 0
     fi

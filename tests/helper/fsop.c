@@ -10,7 +10,6 @@
  * K, M, G, T. A time is SECONDS.NANOSECONDS, "now" or "omit". Usage errors end with status 2.
  */
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -35,6 +34,8 @@
 #include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "fsop.h"
 
 #define FILES_MAX 256
 
@@ -102,7 +103,7 @@ static long long flags_of(const char *text, const struct word *words, size_t cou
 
 #define FLAGS_OF(text, words) flags_of(text, words, sizeof(words) / sizeof *(words))
 
-static long long number_of(const char *text)
+long long number_of(const char *text)
 {
     char *end;
     errno = 0;
@@ -138,7 +139,7 @@ static mode_t mode_of(const char *text)
     return (mode_t)strtoul(text, NULL, 8);
 }
 
-static int file_of(const char *text)
+int file_of(const char *text)
 {
     long long number = number_of(text);
     if (number < 0 || number >= file_count)
@@ -201,6 +202,15 @@ static const struct word open_flags[] = {
 static int call_open(char **a, int n)
 {
     return keep_file(open(a[0], (int)FLAGS_OF(a[1], open_flags), n > 2 ? mode_of(a[2]) : 0));
+}
+
+/* reopen FILE FLAGS: the file again, through /proc. */
+static int call_reopen(char **a, int n)
+{
+    (void)n;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file_of(a[0]));
+    return keep_file(open(path, (int)FLAGS_OF(a[1], open_flags)));
 }
 
 static int call_dup(char **a, int n)
@@ -557,8 +567,10 @@ static int call_rename(char **a, int n)
 static int call_renameat2(char **a, int n)
 {
     (void)n;
-    static const struct word words[] = {
-        {"0", 0}, {"NOREPLACE", RENAME_NOREPLACE}, {"EXCHANGE", RENAME_EXCHANGE}};
+    static const struct word words[] = {{"0", 0},
+                                        {"NOREPLACE", RENAME_NOREPLACE},
+                                        {"EXCHANGE", RENAME_EXCHANGE},
+                                        {"WHITEOUT", RENAME_WHITEOUT}};
     return renameat2(AT_FDCWD, a[0], AT_FDCWD, a[1], (unsigned)FLAGS_OF(a[2], words));
 }
 
@@ -574,6 +586,13 @@ static int call_linkfile(char **a, int n)
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", file_of(a[0]));
     return linkat(AT_FDCWD, path, AT_FDCWD, a[1], AT_SYMLINK_FOLLOW);
+}
+
+/* linkempty FILE PATH: the other way to give an open file a name; needs CAP_DAC_READ_SEARCH. */
+static int call_linkempty(char **a, int n)
+{
+    (void)n;
+    return linkat(file_of(a[0]), "", AT_FDCWD, a[1], AT_EMPTY_PATH);
 }
 
 static int call_symlink(char **a, int n)
@@ -622,6 +641,36 @@ static int call_socket(char **a, int n)
     return 0;
 }
 
+static int open_socket(const char *path, struct sockaddr_un *address)
+{
+    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    snprintf(address->sun_path, sizeof address->sun_path, "%s", path);
+    return socket(AF_UNIX, SOCK_STREAM, 0);
+}
+
+/* listen PATH: binds a stream socket and prints what the first client sends. */
+static int call_listen(char **a, int n)
+{
+    (void)n;
+    struct sockaddr_un address;
+    int server = open_socket(a[0], &address);
+    if (server < 0 || bind(server, (void *)&address, sizeof address) < 0 || listen(server, 1) < 0)
+        return -1;
+    int peer = accept(server, NULL, NULL);
+    return peer < 0 ? -1 : print_read(peer, -1, 64);
+}
+
+/* connect PATH WORD: sends a word to who listens there. */
+static int call_connect(char **a, int n)
+{
+    (void)n;
+    struct sockaddr_un address;
+    int client = open_socket(a[0], &address);
+    if (client < 0 || connect(client, (void *)&address, sizeof address) < 0)
+        return -1;
+    return write(client, a[1], strlen(a[1])) < 0 ? -1 : close(client);
+}
+
 /* ---- attributes ---- */
 
 static int call_chmod(char **a, int n)
@@ -640,6 +689,12 @@ static int call_chown(char **a, int n)
 {
     (void)n;
     return chown(a[0], (uid_t)number_of(a[1]), (gid_t)number_of(a[2]));
+}
+
+static int call_fchown(char **a, int n)
+{
+    (void)n;
+    return fchown(file_of(a[0]), (uid_t)number_of(a[1]), (gid_t)number_of(a[2]));
 }
 
 static int call_lchown(char **a, int n)
@@ -816,167 +871,6 @@ static int call_removexattr(char **a, int n)
     return removexattr(a[0], a[1]);
 }
 
-/* ---- directories ---- */
-
-/* createmany DIRECTORY COUNT */
-static int call_createmany(char **a, int n)
-{
-    (void)n;
-    long long count = number_of(a[1]);
-    int directory = open(a[0], O_RDONLY | O_DIRECTORY);
-    if (directory < 0)
-        return -1;
-    for (long long i = 0; i < count; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "f%lld", i);
-        int file = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL, 0644);
-        if (file < 0)
-            return -1;
-        close(file);
-    }
-    return close(directory);
-}
-
-/* Reads the whole directory; counts names of createmany seen once, more than once, and never. With
- * unlink, removes each as it is seen. Prints "seen N repeated N missing N". */
-static int list_many(const char *path, long long count, bool unlink_seen)
-{
-    unsigned char *seen = calloc((size_t)count + 1, 1);
-    DIR *directory = opendir(path);
-    if (!directory || !seen)
-        return -1;
-    long long once = 0, repeated = 0, missing = 0;
-    errno = 0;
-    for (struct dirent *entry; (entry = readdir(directory));) {
-        long long number;
-        if (sscanf(entry->d_name, "f%lld", &number) != 1 || number < 0 || number >= count)
-            continue;
-        if (seen[number]++)
-            repeated++;
-        else
-            once++;
-        if (unlink_seen && seen[number] == 1 && unlinkat(dirfd(directory), entry->d_name, 0) < 0)
-            return -1;
-        errno = 0;
-    }
-    if (errno)
-        return -1;
-    for (long long i = 0; i < count; i++)
-        missing += !seen[i];
-    printf("seen %lld repeated %lld missing %lld\n", once, repeated, missing);
-    free(seen);
-    return closedir(directory);
-}
-
-static int call_listmany(char **a, int n)
-{
-    (void)n;
-    return list_many(a[0], number_of(a[1]), false);
-}
-
-static int call_unlinkwhilelisting(char **a, int n)
-{
-    (void)n;
-    return list_many(a[0], number_of(a[1]), true);
-}
-
-/* churn DIRECTORY COUNT: lists f0…f(COUNT-1) while another process creates and removes other names
- * there. */
-static int call_churn(char **a, int n)
-{
-    (void)n;
-    int pipes[2];
-    if (pipe(pipes) < 0)
-        return -1;
-    pid_t child = fork();
-    if (child < 0)
-        return -1;
-    if (child == 0) {
-        int directory = open(a[0], O_RDONLY | O_DIRECTORY);
-        for (unsigned i = 0;; i++) {
-            char name[32];
-            snprintf(name, sizeof name, "other%u", i);
-            int file = openat(directory, name, O_WRONLY | O_CREAT, 0644);
-            if (file < 0 || close(file) < 0)
-                _exit(1);
-            if (i == 0 && write(pipes[1], "", 1) != 1)
-                _exit(1);
-            if (i >= 50) {
-                snprintf(name, sizeof name, "other%u", i - 50);
-                if (unlinkat(directory, name, 0) < 0)
-                    _exit(1);
-            }
-        }
-    }
-    char byte;
-    if (read(pipes[0], &byte, 1) != 1)
-        return -1;
-    int result = 0;
-    for (int i = 0; i < 5 && result == 0; i++)
-        result = list_many(a[0], number_of(a[1]), false);
-    kill(child, SIGKILL);
-    int status;
-    waitpid(child, &status, 0);
-    if (!WIFSIGNALED(status))
-        puts("the other process could not create and remove");
-    return result;
-}
-
-/* seekdir DIRECTORY: notes telldir before each entry, then goes back to each place in reverse;
- * prints "same" if every place gives the entry that it gave before. Then rewinds and counts again.
- */
-static int call_seekdir(char **a, int n)
-{
-    (void)n;
-    enum { MAX = 4096 };
-    static long places[MAX];
-    static char *names[MAX];
-    DIR *directory = opendir(a[0]);
-    if (!directory)
-        return -1;
-    int count = 0;
-    for (;;) {
-        places[count] = telldir(directory);
-        struct dirent *entry = readdir(directory);
-        if (!entry || count == MAX - 1)
-            break;
-        names[count++] = strdup(entry->d_name);
-    }
-    for (int i = count - 1; i >= 0; i--) {
-        seekdir(directory, places[i]);
-        struct dirent *entry = readdir(directory);
-        if (!entry || strcmp(entry->d_name, names[i]) != 0) {
-            printf("place %d gave %s instead of %s\n", i, entry ? entry->d_name : "the end",
-                   names[i]);
-            return closedir(directory);
-        }
-    }
-    rewinddir(directory);
-    int again = 0;
-    while (readdir(directory))
-        again++;
-    if (again == count)
-        printf("same %d\n", count);
-    else
-        printf("first %d, after rewinddir %d\n", count, again);
-    return closedir(directory);
-}
-
-/* deep DIRECTORY DEPTH: makes a chain of directories by mkdirat, DEPTH long. */
-static int call_deep(char **a, int n)
-{
-    (void)n;
-    int directory = open(a[0], O_RDONLY | O_DIRECTORY);
-    for (long long i = number_of(a[1]); i > 0 && directory >= 0; i--) {
-        if (mkdirat(directory, "dddddddddd", 0755) < 0)
-            return -1;
-        int next = openat(directory, "dddddddddd", O_RDONLY | O_DIRECTORY);
-        close(directory);
-        directory = next;
-    }
-    return directory < 0 ? -1 : close(directory);
-}
-
 /* ---- several processes ---- */
 
 /* appenders PATH PROCESSES RECORDS: each process appends records of 40 bytes; prints what is in the
@@ -1049,6 +943,20 @@ static int call_fork(char **a, int n)
     return waitpid(child, &status, 0) < 0 ? -1 : 0;
 }
 
+/* timed CALL…: one call, then the microseconds that it took. */
+static int call_timed(char **a, int n)
+{
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    int status = run_one(a, n);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    if (status)
+        exit(status);
+    printf("%lld\n",
+           (after.tv_sec - before.tv_sec) * 1000000LL + (after.tv_nsec - before.tv_nsec) / 1000);
+    return 0;
+}
+
 /* ---- the process ---- */
 
 static int call_umask(char **a, int n)
@@ -1114,6 +1022,7 @@ static const struct call {
 } calls[] = {
     {"open", 2, 3, call_open},
     {"dup", 1, 1, call_dup},
+    {"reopen", 2, 2, call_reopen},
     {"close", 1, 1, call_close},
     {"write", 2, 2, call_write},
     {"pwrite", 3, 3, call_pwrite},
@@ -1145,14 +1054,18 @@ static const struct call {
     {"renameat2", 3, 3, call_renameat2},
     {"link", 2, 2, call_link},
     {"linkfile", 2, 2, call_linkfile},
+    {"linkempty", 2, 2, call_linkempty},
     {"symlink", 2, 2, call_symlink},
     {"readlink", 1, 1, call_readlink},
     {"mknod", 3, 5, call_mknod},
     {"socket", 1, 1, call_socket},
+    {"listen", 1, 1, call_listen},
+    {"connect", 2, 2, call_connect},
     {"chmod", 2, 2, call_chmod},
     {"fchmod", 2, 2, call_fchmod},
     {"chown", 3, 3, call_chown},
     {"lchown", 3, 3, call_lchown},
+    {"fchown", 3, 3, call_fchown},
     {"utimens", 3, 3, call_utimens},
     {"lutimens", 3, 3, call_lutimens},
     {"futimens", 3, 3, call_futimens},
@@ -1166,13 +1079,17 @@ static const struct call {
     {"listxattr", 1, 1, call_listxattr},
     {"removexattr", 2, 2, call_removexattr},
     {"createmany", 2, 2, call_createmany},
-    {"listmany", 2, 2, call_listmany},
+    {"listmany", 2, 3, call_listmany},
     {"unlinkwhilelisting", 2, 2, call_unlinkwhilelisting},
-    {"churn", 2, 2, call_churn},
+    {"unlinkmany", 2, 2, call_unlinkmany},
+    {"churn", 2, 3, call_churn},
     {"seekdir", 1, 1, call_seekdir},
+    {"seekdeleted", 2, 2, call_seekdeleted},
+    {"listfile", 1, 1, call_listfile},
     {"deep", 2, 2, call_deep},
     {"appenders", 3, 3, call_appenders},
     {"fork", 1, 16, call_fork},
+    {"timed", 1, 16, call_timed},
     {"umask", 1, 1, call_umask},
     {"chdir", 1, 1, call_chdir},
     {"tick", 0, 0, call_tick},

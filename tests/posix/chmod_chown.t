@@ -40,6 +40,43 @@ for ids in "0 0" "$nobody $nobody"; do
 done
 fsop chmod own 02666
 sees "sgid without group execute stays at a write by its owner's group" "2666" -u $nobody -g $nobody open own O_WRONLY : write 0 x : stat own mode
+chown $nobody:0 own
+for calls in "write 0 x" "pwrite 0 5 x" "fallocate 0 0 0 4096" "fallocate 0 PUNCH_HOLE 0 1" "ftruncate 0 3" "ftruncate 0 3"; do
+    fsop chmod own 06777
+    # shellcheck disable=SC2086 # words
+    sees "by another user clears suid and sgid: $calls" "0777" -u $other -g $other open own O_RDWR : $calls : stat own mode
+done
+for size in 3 0; do
+    fsop truncate own $size : chmod own 06777
+    sees "so does O_TRUNC of $size bytes" "0777" -u $other -g $other open own O_WRONLY,O_TRUNC : stat own mode
+done
+fsop open source O_CREAT,O_WRONLY 0644 : write 0 bytes : chmod own 06777
+sees "and copy_file_range" "5"$'\n'"0777" -u $other -g $other open source O_RDONLY : open own O_WRONLY : copy_file_range 0 0 1 0 5 : stat own mode
+fsop chmod own 06777
+sees "times, reading and fsync leave them" "1"$'\n'"6777" -u $nobody -g $nobody open own O_RDWR : futimens 0 now now : preadcount 0 0 1 : fsync 0 : stat own mode
+# Linux 6.2 and newer.
+fsop chown own $nobody 0 : chmod own 02666
+sees "sgid without group execute goes when someone outside the group writes" "0666" -u $nobody -g $nobody open own O_WRONLY : write 0 x : stat own mode
+fsop chmod own 02666
+sees "… or gives the file to another group" "0666" -u $nobody -g $nobody chown own -1 $nobody : stat own mode
+fsop chown own $nobody $other : chmod own 02666
+is "it stays for who has the group besides the first" \
+    "$(setpriv --reuid=$nobody --regid=$nobody --groups=$other "$FSOP" open own O_WRONLY : write 0 x : stat own mode)" "2666"
+mkdir dir && chmod 6777 dir
+sees "chown of a directory leaves its bits" "6777" chown dir $nobody $nobody : stat dir mode
+if command -v setcap >/dev/null && setcap cap_net_raw+ep source; then
+    for calls in "open source O_WRONLY : write 0 x" "open source O_WRONLY,O_TRUNC" "truncate source 5" "open source O_WRONLY : fallocate 0 0 0 10" "chown source 0 0"; do
+        setcap cap_net_raw+ep source
+        # shellcheck disable=SC2086 # words
+        fsop $calls
+        is "a file's capabilities go, also when root does it: $calls" "$(getcap source)" ""
+    done
+    setcap cap_net_raw+ep source
+    fsop chmod source 0700
+    like "chmod leaves them" "$(getcap source)" cap_net_raw
+else
+    skip "no setcap" 6
+fi
 touch g && chown $nobody:$other g
 sees "chmod by an owner outside the group drops sgid" "0755" -u $nobody -g $nobody chmod g 02755 : stat g mode
 before=$(fsop stat own ctime mtime)

@@ -59,6 +59,19 @@ works "RENAME_EXCHANGE of a file and a directory" renameat2 z q/sub EXCHANGE
 sees "… swaps them, and the links" "dir"$'\n'"file"$'\n'"3" lstat z type : lstat q/sub type : stat q nlink
 expect_errno "RENAME_EXCHANGE with a missing name" ENOENT renameat2 y none EXCHANGE
 
+expect_errno "RENAME_NOREPLACE of a name to itself" EEXIST renameat2 y y NOREPLACE
+works "RENAME_EXCHANGE of a name with itself" renameat2 y y EXCHANGE
+expect_errno "NOREPLACE and EXCHANGE together" EINVAL renameat2 y z NOREPLACE,EXCHANGE
+mkdir q/below
+expect_errno "RENAME_EXCHANGE of a directory with one below it" EINVAL renameat2 q q/below EXCHANGE
+rmdir q/below
+if [ "$FS_UNDER_TEST" = residentfs ]; then
+    expect_errno "RENAME_WHITEOUT is refused" EINVAL renameat2 y elsewhere WHITEOUT
+    works "… and nothing has moved" stat y ino
+else
+    skip "RENAME_WHITEOUT is there" 2
+fi
+
 start=$(resident_bytes)
 head -c 8388608 /dev/zero | tr '\0' x >big1
 head -c 8388608 /dev/zero | tr '\0' y >big2
