@@ -490,6 +490,12 @@ back_to() {
     }
 }
 
+# forget_names: the kernel forgets what it knows of the mount's files, as far as nobody uses them: a remount
+# drops its names; where that does not go, those of all mounts go.
+forget_names() {
+    mount -i -o remount,rw "$mnt" 2>/dev/null || echo 2 >/proc/sys/vm/drop_caches
+}
+
 # as_nobody COMMAND…: as an unprivileged user without groups.
 as_nobody() {
     setpriv --reuid=$nobody --regid=$nobody --clear-groups "$@"

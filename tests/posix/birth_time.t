@@ -22,6 +22,8 @@ is "it is the first of its times" "$birth" "$(stat -c %.9Y f)"
 fsop tick : open f O_WRONLY : write 0 bytes : chmod f 0600 : utimens f 5.000000001 6.000000002 : link f g : rename f h
 is "no change moves it" "$(stat -c %.9W h)" "$birth"
 is "nor does another name" "$(stat -c %.9W g)" "$birth"
+cd "$work" && forget_names && cd "$mnt" || exit 1
+is "nor was it only the kernel that knew" "$(stat -c %.9W h)" "$birth"
 fsop tick : open f O_CREAT,O_WRONLY 0600
 isnt "a new file of the old name has its own" "$(stat -c %.9W f)" "$birth"
 

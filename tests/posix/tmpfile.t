@@ -29,6 +29,8 @@ sees "in a setgid directory it has the directory's group" "65534 65533" -u $nobo
 sees "a link through /proc gives it a name" "1"$'\n'"1 5"$'\n'"bytes" \
     open . O_TMPFILE,O_RDWR 0644 : write 0 bytes : linkfile 0 named : fstat 0 nlink : stat named nlink size : pread 0 0 9
 is "the bytes are there after the close" "$(cat named)" bytes
+cd "$work" && forget_names && cd "$mnt" || exit 1
+is "also when the kernel has forgotten it" "$(cat named)" bytes
 sees "so does a link with AT_EMPTY_PATH" "1" open . O_TMPFILE,O_RDWR 0644 : write 0 bytes : linkempty 0 named2 : stat named2 nlink
 is "with the same bytes" "$(cat named2)" bytes
 sees "an unprivileged user may, too" "1 65534" -u $nobody -g $nobody open . O_TMPFILE,O_WRONLY 0600 : linkfile 0 theirs : stat theirs nlink uid
