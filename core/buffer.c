@@ -465,6 +465,11 @@ ssize_t buffer_copy(struct buffer *source, uint64_t source_offset, struct buffer
 
 /* -- flush, trim, errors ----------------------------------------------------------------------- */
 
+bool buffer_is_dirty(const struct buffer *buffer)
+{
+    return atomic_load(&buffer->target.dirty);
+}
+
 errint_t buffer_flush(struct buffer *buffer)
 {
     if (device_is_lost(buffer->device))

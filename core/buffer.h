@@ -124,6 +124,9 @@ int64_t buffer_seek_hole(struct buffer *buffer, uint64_t offset);
 ssize_t buffer_copy(struct buffer *source, uint64_t source_offset, struct buffer *destination,
                     uint64_t destination_offset, size_t length);
 
+/* Whether an upload is pending or not proven complete: a flush would wait. */
+bool buffer_is_dirty(const struct buffer *buffer);
+
 /* Submits and fences the pending uploads of this buffer. Does not report earlier failures. */
 errint_t buffer_flush(struct buffer *buffer);
 

@@ -298,6 +298,8 @@ static errint_t take_deferred_error(struct open_file *file)
 
 static errint_t flush(struct open_file *file)
 {
+    if (buffer_is_dirty(file->inode->buffer))
+        worker_takes_long(worker_current());
     errint_t now = buffer_flush(file->inode->buffer);
     errint_t deferred = take_deferred_error(file); /* a failure now is also one of these */
 
@@ -422,6 +424,7 @@ static void data_fallocate(fuse_req_t req, fuse_ino_t ino, int mode, off_t offse
         return;
     }
     inode = open_file_of(fi)->inode;
+    worker_takes_long(worker_current());
     error = allocate(inode->buffer, mode, (uint64_t)offset, (uint64_t)length);
     if (memory_came_back(fs_of(req), error))
         error = allocate(inode->buffer, mode, (uint64_t)offset, (uint64_t)length);
@@ -452,6 +455,7 @@ static void data_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t offset
         fuse_reply_err(req, EXDEV);
         return;
     }
+    worker_takes_long(worker_current());
     copied = buffer_copy(source->buffer, (uint64_t)offset_in, destination->buffer,
                          (uint64_t)offset_out, MIN(length, COPY_LENGTH_MAX));
     if (memory_came_back(fs_of(req), copied))

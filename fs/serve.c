@@ -11,6 +11,8 @@
 #include "fs/session.h"
 #include "fs/version.h"
 
+#define TICK_MS 50
+
 /* What has been made so far; the rest is NULL. */
 struct service {
     struct residentfs fs;
@@ -116,8 +118,8 @@ static void wait_for_end(const struct service *service)
     };
     struct signalfd_siginfo caught;
 
-    while (poll(fds, ARRAY_SIZE(fds), -1) <= 0)
-        ;
+    while (poll(fds, ARRAY_SIZE(fds), TICK_MS) <= 0)
+        session_tick(service->fs.session);
     if (fds[1].revents) {
         log_info("unmounted");
         return;

@@ -15,12 +15,21 @@
 #define INIT_TIMEOUT_MS  10000
 #define STOP_TIMEOUT_MS  60000
 #define STOP_KICK_NS     10000000
+#define SPARE_WAITS      8
 
 struct session {
     struct residentfs *fs;
     struct fuse_session *fuse;
     int ended_fd; /* eventfd: the session has ended by itself */
     _Atomic bool stopping;
+
+    /*
+     * Only as many workers as the load needs are awake, so that a single stream stays in one
+     * worker's cache: the kernel wakes idle readers in turn. Asleep: last in, first out.
+     */
+    _Atomic int listening;        /* in read, or about to be */
+    pthread_mutex_t asleep_mutex; /* covers what follows; a leaf */
+    struct worker *asleep;
 
     /* Constant while workers run. */
     struct worker *workers;
@@ -43,6 +52,7 @@ struct session *session_create(struct residentfs *fs, struct fuse_session *fuse)
         return NULL;
     session->fs = fs;
     session->fuse = fuse;
+    pthread_mutex_init(&session->asleep_mutex, NULL);
     session->ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (session->ended_fd < 0) {
         free(session);
@@ -146,6 +156,69 @@ static ssize_t receive_request(struct session *session, void *bytes, size_t capa
     }
 }
 
+static void wake_worker(struct session *session)
+{
+    struct worker *worker;
+
+    pthread_mutex_lock(&session->asleep_mutex);
+    worker = session->asleep;
+    if (worker)
+        session->asleep = worker->next_asleep;
+    pthread_mutex_unlock(&session->asleep_mutex);
+    if (worker)
+        sem_post(&worker->wake);
+}
+
+static void sleep_until_woken(struct session *session, struct worker *worker)
+{
+    pthread_mutex_lock(&session->asleep_mutex);
+    worker->next_asleep = session->asleep;
+    session->asleep = worker;
+    pthread_mutex_unlock(&session->asleep_mutex);
+    while (sem_wait(&worker->wake) < 0 && !session->stopping)
+        ;
+    worker->spare_waits = 0;
+}
+
+void worker_takes_long(struct worker *worker)
+{
+    if (worker && worker->session->listening == 0)
+        wake_worker(worker->session);
+}
+
+static bool has_requests(struct session *session)
+{
+    struct pollfd queue = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
+
+    return poll(&queue, 1, 0) != 0;
+}
+
+void session_tick(struct session *session)
+{
+    if (session->listening == 0 && has_requests(session))
+        wake_worker(session);
+}
+
+/*
+ * Before a worker asks for a request. If one is there already, it is not enough that this one
+ * comes back for it: another one is to listen meanwhile. If there is none and others listen, time
+ * and again, this one is not needed.
+ */
+static bool is_needed(struct session *session, struct worker *worker)
+{
+    if (has_requests(session)) {
+        worker->spare_waits = 0;
+        if (session->listening == 0)
+            wake_worker(session);
+        return true;
+    }
+    if (session->listening == 0)
+        worker->spare_waits = 0;
+    else
+        worker->spare_waits++;
+    return worker->spare_waits < SPARE_WAITS;
+}
+
 static void *worker_run(void *data)
 {
     struct worker *worker = data;
@@ -168,8 +241,14 @@ static void *worker_run(void *data)
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
             continue;
         }
+        if (!is_needed(session, worker)) {
+            sleep_until_woken(session, worker);
+            continue;
+        }
         request.mem = receive_buffer_bytes(buffer, &capacity);
+        session->listening++;
         length = receive_request(session, request.mem, capacity);
+        session->listening--;
         if (length == 0)
             continue;
         if (length < 0) {
@@ -256,6 +335,8 @@ errint_t session_start(struct session *session, char *message, size_t message_by
     }
     for (unsigned int i = 0; i < session->workers_count; i++) {
         struct worker *worker = &session->workers[i];
+        /* All but the first are not needed yet. */
+        worker->spare_waits = i == 0 ? 0 : SPARE_WAITS;
         int result = pthread_create(&worker->thread, NULL, worker_run, worker);
 
         if (result != 0 && i == 0) {
@@ -279,6 +360,7 @@ static bool stop_worker(struct worker *worker, uint64_t deadline_ns)
         struct timespec until;
 
         pthread_kill(worker->thread, SIGUSR1);
+        sem_post(&worker->wake);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += STOP_KICK_NS;
         if (until.tv_nsec >= 1000000000) {

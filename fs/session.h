@@ -20,6 +20,12 @@ struct worker;
 struct worker *worker_current(void);
 
 /*
+ * The worker is about to do something that takes long: another one is to listen to the kernel
+ * meanwhile. NULL is fine.
+ */
+void worker_takes_long(struct worker *worker);
+
+/*
  * The fence of the receive buffer that holds the current request's payload; NULL when that buffer
  * is not page-locked, or there is no worker.
  */
@@ -51,6 +57,8 @@ errint_t session_start(struct session *session, char *message, size_t message_by
 
 /* Becomes readable when the session has ended by itself: unmounted or aborted. */
 int session_ended_fd(const struct session *session);
+/* To be called now and then: helps when all workers that are awake are held up by the device. */
+void session_tick(struct session *session);
 
 /* Waits until no handler runs. False: one is stuck, and nothing it may use can be freed. */
 bool session_stop(struct session *session);

@@ -84,6 +84,7 @@ errint_t worker_init(struct worker *worker, struct session *session, struct devi
     errint_t error;
 
     *worker = (struct worker){.session = session, .device = device};
+    sem_init(&worker->wake, 0, 0);
     error = pinned_memory_init(device, &worker->reply, worker_reply_length(max_write_bytes));
     if (error < 0)
         return error;
@@ -107,6 +108,7 @@ void worker_finish(struct worker *worker)
         receive_buffer_finish(worker->device, &worker->receive[i]);
     worker->receive_count = 0;
     pinned_memory_finish(worker->device, &worker->reply);
+    sem_destroy(&worker->wake);
 }
 
 /*
@@ -137,14 +139,16 @@ struct receive_buffer *worker_next_receive_buffer(struct worker *worker)
 {
     unsigned int count = worker->receive_count;
 
-    /* The one used last is in the cache. */
+    /* The one used last is in the cache. If an upload has just begun to read it, asking about that
+     * is in vain. */
     for (unsigned int i = 0; i < count; i++) {
         unsigned int index = (worker->current + i) % count;
         struct receive_buffer *buffer = &worker->receive[index];
 
         if (!buffer->memory.bytes)
             continue;
-        if (buffer->fence.pending && !upload_fence_is_done(&buffer->fence))
+        if (buffer->fence.pending &&
+            ((i == 0 && count > 1) || !upload_fence_is_done(&buffer->fence)))
             continue;
         if (receive_buffer_reclaim(worker->device, buffer)) {
             worker->current = index;

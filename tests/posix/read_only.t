@@ -56,7 +56,11 @@ bytes"
     is "it is written again" "$(cat f)" new
 fi
 if [ "$FS_UNDER_TEST" = residentfs ]; then
-    ok "remount by the helper of FUSE, which would start a daemon, is refused" sh -c "! mount -o remount,ro '$mnt'"
+    if [ -x /sbin/mount.fuse.residentfs ] || [ -x /sbin/mount.fuse ] || [ -x /usr/sbin/mount.fuse ]; then
+        ok "remount by the helper of FUSE, which would start a daemon, is refused" sh -c "! mount -o remount,ro '$mnt'"
+    else
+        skip "no helper of FUSE on this machine: mount asks the kernel"
+    fi
     output=$("$RESIDENTFS" "$DEVICE" "$mnt" -o remount,ro 2>&1)
     is "so it is by residentfs" $? 2
     like "which says what to do" "$output" 'unmount and mount again'
