@@ -220,35 +220,20 @@ void upload_fence_finish(struct upload_fence *fence)
     *fence = (struct upload_fence){0};
 }
 
-/* Whether another fence of the queue has shown it already, which costs no call of the driver. */
-static bool is_proven(struct upload_fence *fence)
-{
-    struct upload_queue *queue = fence->queue;
-
-    pthread_mutex_lock(&queue->mutex);
-    bool proven = fence->mark.epoch == queue->submitted.epoch &&
-                  fence->mark.sequence <= queue->proven.sequence;
-    pthread_mutex_unlock(&queue->mutex);
-    return proven;
-}
-
 bool upload_fence_is_done(struct upload_fence *fence)
 {
+    bool unproven;
+
     if (!fence->pending)
         return true;
-    if (is_proven(fence)) {
-        fence->pending = false;
-        return true;
-    }
     CUresult result = fence->device->driver->cuEventQuery(fence->event);
-    if (result == CUDA_ERROR_NOT_READY)
-        return false;
-    /* The driver tells a failure once: nobody else would hear of it. If completion stays unproven,
-     * the fence stays pending, and waiting for it says so. */
-    pthread_mutex_lock(&fence->queue->mutex);
-    upload_event_waited(fence->queue, &fence->mark, result, &fence->pending);
-    pthread_mutex_unlock(&fence->queue->mutex);
-    return true;
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
+        /* The driver tells a failure once: nobody else would hear of it. */
+        pthread_mutex_lock(&fence->queue->mutex);
+        upload_event_waited(fence->queue, &fence->mark, result, &unproven);
+        pthread_mutex_unlock(&fence->queue->mutex);
+    }
+    return result != CUDA_ERROR_NOT_READY;
 }
 
 errint_t upload_fence_wait(struct upload_fence *fence)
@@ -258,10 +243,6 @@ errint_t upload_fence_wait(struct upload_fence *fence)
 
     if (!fence->pending)
         return 0;
-    if (is_proven(fence)) {
-        fence->pending = false;
-        return 0;
-    }
     CUresult result = fence->device->driver->cuEventSynchronize(fence->event);
     pthread_mutex_lock(&queue->mutex);
     upload_event_waited(queue, &fence->mark, result, &unproven);

@@ -139,16 +139,14 @@ struct receive_buffer *worker_next_receive_buffer(struct worker *worker)
 {
     unsigned int count = worker->receive_count;
 
-    /* The one used last is in the cache. If an upload has just begun to read it, asking about that
-     * is in vain. */
+    /* The one used last is in the cache. */
     for (unsigned int i = 0; i < count; i++) {
         unsigned int index = (worker->current + i) % count;
         struct receive_buffer *buffer = &worker->receive[index];
 
         if (!buffer->memory.bytes)
             continue;
-        if (buffer->fence.pending &&
-            ((i == 0 && count > 1) || !upload_fence_is_done(&buffer->fence)))
+        if (buffer->fence.pending && !upload_fence_is_done(&buffer->fence))
             continue;
         if (receive_buffer_reclaim(worker->device, buffer)) {
             worker->current = index;
