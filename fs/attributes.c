@@ -1,4 +1,5 @@
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -8,9 +9,6 @@
 #include "fs/namespace.h"
 
 #define STATFS_BLOCK_BYTES 4096
-
-/* Of a process: more than these are not members. */
-#define GROUPS_LOOKED_AT 4096
 
 /* Inodes are limited by host memory only, but `df -i` wants a number. */
 #define STATFS_INODES ((fsfilcnt_t)UINT32_MAX)
@@ -125,19 +123,37 @@ static void set_times(struct inode *inode, const struct stat *st, int valid)
     inode->ctime = valid & FUSE_SET_ATTR_CTIME ? st->st_ctim : now;
 }
 
-static bool is_in_group(fuse_req_t req, gid_t gid)
+/*
+ * libfuse has fuse_req_getgroups for this, which up to 3.14 at least searches past the end of what
+ * it read.
+ */
+bool namespace_caller_is_in_group(fuse_req_t req, gid_t gid)
 {
-    gid_t groups[GROUPS_LOOKED_AT];
-    int count;
+    const struct fuse_ctx *context = fuse_req_ctx(req);
+    cleanup_free char *line = NULL;
+    char path[64];
+    size_t capacity = 0;
+    bool found = false;
 
-    if (fuse_req_ctx(req)->gid == gid)
+    if (context->gid == gid)
         return true;
-    count = fuse_req_getgroups(req, ARRAY_SIZE(groups), groups);
-    for (int i = 0; i < MIN(count, (int)ARRAY_SIZE(groups)); i++) {
-        if (groups[i] == gid)
-            return true;
+    snprintf(path, sizeof(path), "/proc/%ld/status", (long)context->pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false; /* rather too few rights than too many */
+    while (getline(&line, &capacity, file) > 0) {
+        if (strncmp(line, "Groups:", 7) != 0)
+            continue;
+        char *at = line + 7, *end;
+        for (unsigned long value = strtoul(at, &end, 10); end != at && !found;
+             value = strtoul(at, &end, 10)) {
+            found = value == gid;
+            at = end;
+        }
+        break;
     }
-    return false;
+    fclose(file);
+    return found;
 }
 
 enum inode_author namespace_author(fuse_req_t req, struct inode *inode)
@@ -151,7 +167,8 @@ enum inode_author namespace_author(fuse_req_t req, struct inode *inode)
     gid_t gid = inode->gid;
     pthread_mutex_unlock(&inode->mutex);
     /* The groups are in /proc: not worth it for each write. */
-    return !matters || is_in_group(req, gid) ? INODE_AUTHOR_IN_GROUP : INODE_AUTHOR_OTHER;
+    return !matters || namespace_caller_is_in_group(req, gid) ? INODE_AUTHOR_IN_GROUP
+                                                              : INODE_AUTHOR_OTHER;
 }
 
 /* The kernel has checked who may do what (default_permissions). */

@@ -65,4 +65,10 @@ void attributes_operations(struct fuse_lowlevel_ops *ops);
 /* fs/xattr.c */
 void xattr_operations(struct fuse_lowlevel_ops *ops);
 
+/*
+ * Whether GID is one of the groups of the caller's process. False also when that cannot be known
+ * (a foreign pid namespace, a process that has ended).
+ */
+bool namespace_caller_is_in_group(fuse_req_t req, gid_t gid);
+
 #endif

@@ -62,23 +62,6 @@ static bool is_acl(fuse_req_t req, const char *name, enum inode_acl_kind *kind)
     return false;
 }
 
-static bool caller_is_in_group(fuse_req_t req, gid_t gid)
-{
-    if (fuse_req_ctx(req)->gid == gid)
-        return true;
-    int count = fuse_req_getgroups(req, 0, NULL);
-    if (count <= 0)
-        return false; /* also when they cannot be known: rather too few rights than too many */
-    cleanup_free gid_t *groups = calloc((size_t)count, sizeof(*groups));
-    if (!groups)
-        return false;
-    count = MIN(count, fuse_req_getgroups(req, count, groups));
-    for (int i = 0; i < count; i++)
-        if (groups[i] == gid)
-            return true;
-    return false;
-}
-
 /*
  * Whether the caller, changing the access ACL, may not leave the inode sgid. The kernel knows and
  * would say so (FUSE_SETXATTR_ACL_KILL_SGID), but libfuse does not hand that on, and of a removal
@@ -90,7 +73,7 @@ static bool drops_sgid(fuse_req_t req, struct inode *inode)
     bool is_sgid = (inode->mode & S_ISGID) != 0;
     gid_t gid = inode->gid;
     pthread_mutex_unlock(&inode->mutex);
-    return is_sgid && fuse_req_ctx(req)->uid != 0 && !caller_is_in_group(req, gid);
+    return is_sgid && fuse_req_ctx(req)->uid != 0 && !namespace_caller_is_in_group(req, gid);
 }
 
 /* ACL is taken over; NULL removes. There is no error when there was none. */
