@@ -90,7 +90,8 @@ static void fill_file_info(const struct residentfs *fs, struct open_file *file,
 
 static void changed_by(struct inode *inode, fuse_req_t req)
 {
-    inode_modified(inode, namespace_author(req, inode));
+    if (inode_modified(inode, namespace_author(req, inode)))
+        session_forget_attributes(fs_of(req)->session, inode->ino);
 }
 
 /* Replies with an open file that was just made, whose one lookup is given to the kernel. */

@@ -484,11 +484,14 @@ void inode_modified_locked(struct inode *inode, enum inode_author author)
     inode_touch_locked(inode, INODE_TOUCH_MTIME | INODE_TOUCH_CTIME);
 }
 
-void inode_modified(struct inode *inode, enum inode_author author)
+bool inode_modified(struct inode *inode, enum inode_author author)
 {
     pthread_mutex_lock(&inode->mutex);
+    mode_t before = inode->mode;
     inode_modified_locked(inode, author);
+    bool mode_changed = inode->mode != before;
     pthread_mutex_unlock(&inode->mutex);
+    return mode_changed;
 }
 
 /* -- open descriptions ------------------------------------------------------------------------- */

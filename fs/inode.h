@@ -167,7 +167,8 @@ void inode_drop_privileges_locked(struct inode *inode, enum inode_author author)
 
 /* Its bytes were changed: mtime, ctime, and the privileges as with chown, but that the privileged
  * leave suid and sgid. The capabilities go all the same: they were given to other bytes. */
-void inode_modified(struct inode *inode, enum inode_author author);
+/* True when suid or sgid went, of which the kernel must be told: it keeps the mode. */
+bool inode_modified(struct inode *inode, enum inode_author author);
 void inode_modified_locked(struct inode *inode, enum inode_author author);
 
 #endif

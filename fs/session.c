@@ -193,6 +193,12 @@ static bool has_requests(struct session *session)
     return poll(&queue, 1, 0) != 0;
 }
 
+void session_forget_attributes(struct session *session, uint64_t ino)
+{
+    /* An offset below 0: no pages, so nothing that the request could hold locked. */
+    fuse_lowlevel_notify_inval_inode(session->fuse, ino, -1, 0);
+}
+
 void session_tick(struct session *session)
 {
     if (session->listening == 0 && has_requests(session))

@@ -34,6 +34,12 @@ struct upload_fence *worker_receive_fence(struct worker *worker);
 /* Memory for a reply of up to *capacity bytes. Valid until the handler returns. */
 void *worker_reply_bytes(struct worker *worker, size_t *capacity);
 
+/*
+ * The kernel asks anew for the attributes of the inode: for a change that it does not expect of the
+ * request at hand. Before the reply.
+ */
+void session_forget_attributes(struct session *session, uint64_t ino);
+
 /* A copy may write to the reply memory for ever: it is put aside, and other memory takes its place
  * (none while memory is short: the capacity is 0 then). */
 void worker_quarantine_reply(struct worker *worker);
