@@ -4,8 +4,9 @@
 #   tests/gpu/run.sh BUILD [DEVICE]
 #
 # BUILD is a build folder (or a folder with the same programs side by side): residentfs, fsop, fsmodel,
-# io_load, core_bench, test_buffer. PARTS chooses: core suites figures (default: all). Ends with
-# SUITES names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at the end).
+# io_load, core_bench, test_buffer. PARTS chooses: core suites figures (default: all); SUITES
+# names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at
+# the end).
 set -u
 build=$(realpath "${1:?usage: tests/gpu/run.sh BUILD [DEVICE]}")
 export DEVICE=${2:-cuda:0}
