@@ -180,12 +180,23 @@ void virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t offset,
                   struct fuse_file_info *fi)
 {
     const struct virtual_file *file = virtual_file_of(fi);
+    cleanup_free char *part = NULL;
 
     (void)ino;
-    if (!file->text || offset < 0 || (size_t)offset >= file->length)
+    if (!file->text || offset < 0 || (size_t)offset >= file->length) {
         fuse_reply_buf(req, NULL, 0);
-    else
-        fuse_reply_buf(req, file->text + offset, MIN(size, file->length - (size_t)offset));
+        return;
+    }
+    /* A copy: once the reader has its answer, another worker may release the file before this one
+     * is out of the reply. */
+    size = MIN(size, file->length - (size_t)offset);
+    part = malloc(size);
+    if (!part) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    memcpy(part, file->text + offset, size);
+    fuse_reply_buf(req, part, size);
 }
 
 void virtual_write(fuse_req_t req, uint64_t ino, const char *bytes, size_t size, off_t offset,

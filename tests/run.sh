@@ -229,7 +229,7 @@ build_into() {
 # Counts what each program of `meson test` says on stdout: cases of cmocka as TAP; a program that lists no
 # cases counts as one, and so does one that ends badly although every case of it passed.
 run_unit() {
-    local log=$suite_logs/unit.log results prefix=() name ok not_ok status
+    local log=$suite_logs/unit.log results prefix=() name ok not_ok skipped status
     if [ "${1:-}" = tsan ] && setarch "$(uname -m)" -R true 2>/dev/null; then
         # TSan of gcc 12 does not know the address layouts of newer kernels.
         prefix=(setarch "$(uname -m)" -R)
@@ -243,7 +243,7 @@ run_unit() {
         result 1 "meson test" "$log"
         return 0
     fi
-    while IFS=$'\t' read -r name status ok not_ok; do
+    while IFS=$'\t' read -r name status ok not_ok skipped; do
         case $status in
         SKIP)
             suite_skipped=$((suite_skipped + 1))
@@ -251,7 +251,7 @@ run_unit() {
             continue
             ;;
         OK | EXPECTEDFAIL)
-            [ "$((ok + not_ok))" -gt 0 ] || ok=1
+            [ "$((ok + not_ok + skipped))" -gt 0 ] || ok=1
             ;;
         *)
             [ "$not_ok" -gt 0 ] || not_ok=1
@@ -259,8 +259,9 @@ run_unit() {
         esac
         suite_passed=$((suite_passed + ok))
         suite_failed=$((suite_failed + not_ok))
+        suite_skipped=$((suite_skipped + skipped))
         if [ "$not_ok" -eq 0 ]; then
-            echo "ok      $name: $ok"
+            echo "ok      $name: $ok$([ "$skipped" -eq 0 ] || echo ", skipped $skipped")"
         else
             echo "FAILED  $name: $not_ok, passed $ok ($status)"
             jq -r --arg name "$name" 'select(.name == $name) | (.stdout // "") + "\n" + (.stderr // "")' "$results" |
@@ -269,7 +270,8 @@ run_unit() {
     done < <(jq -r '((.stdout // "") / "\n") as $lines |
         [.name, .result,
          ([$lines[] | select(test("^ok ") and (test("# *skip"; "i") | not))] | length),
-         ([$lines[] | select(test("^not ok "))] | length)] | @tsv' "$results")
+         ([$lines[] | select(test("^not ok ") and (test("# *skip"; "i") | not))] | length),
+         ([$lines[] | select(test("^(not )?ok .*# *skip"; "i"))] | length)] | @tsv' "$results")
 }
 
 # run_shell SUITE: tests/SUITE/*.t. A test that ends badly although no case failed counts as one failure.

@@ -4,9 +4,12 @@
 . "$(dirname "$0")/../lib.sh"
 
 now=$(date +%s)
+# What the page cache answers, the file system does not see.
+case ,$MOUNT_OPTIONS, in *,cache=on,*) cached=yes ;; *) cached= ;; esac
 # read_times SECONDS: gives everything that atime, no changes since, reads it, prints whether atime changed.
 read_times() {
     local text='' name
+    dd of=f oflag=nocache conv=notrunc count=0 status=none # drops its pages
     fsop utimens f "$1" 5 : utimens d "$1" 5 : lutimens l "$1" 5
     fsop open f O_RDONLY : read 0 4 : open d O_RDONLY,O_DIRECTORY : listfile 1 : readlink l >/dev/null
     for name in f d l; do
@@ -33,7 +36,11 @@ sees "O_NOATIME leaves it, for files and directories" "byte"$'\n'"$old.000000000
     open f O_RDONLY,O_NOATIME : read 0 4 : open d O_RDONLY,O_DIRECTORY,O_NOATIME : listfile 1 : \
     stat f atime : stat d atime
 touch empty && fsop utimens empty $old 5
-unlike "reading at the end of the file counts" "$(fsop open empty O_RDONLY : read 0 4 : stat empty atime)" "^$old"
+if [ "$cached" ]; then
+    skip "reading at the end of the file: the page cache answers it"
+else
+    unlike "reading at the end of the file counts" "$(fsop open empty O_RDONLY : read 0 4 : stat empty atime)" "^$old"
+fi
 unmount_fs
 
 # FUSE does not ask anew for the attributes of what was copied from.
