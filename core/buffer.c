@@ -49,10 +49,17 @@ struct device *buffer_device(const struct buffer *buffer)
     return buffer->device;
 }
 
-/* Whether bytes can be copied in or out at all. */
-static errint_t usable(struct buffer *buffer)
+errint_t buffer_usable(const struct buffer *buffer)
 {
-    return device_is_lost(buffer->device) || atomic_load(&buffer->target.failed) ? -EIO : 0;
+    return device_is_lost(buffer->device) || buffer->target.failed || buffer->detached ? -EIO : 0;
+}
+
+/* Whether its length and its memory may be changed at all. */
+static errint_t changeable(const struct buffer *buffer)
+{
+    errint_t err = buffer_usable(buffer);
+
+    return err == 0 && buffer->attached ? -EPERM : err;
 }
 
 static errint_t check_range(uint64_t offset, uint64_t length)
@@ -103,7 +110,7 @@ static ssize_t write_growing(struct buffer *buffer, uint64_t offset, const void 
         /* What was uploaded beyond what is reported must not show when the buffer gets longer. */
         uint64_t end = atomic_load(&buffer->length_bytes);
         upload_queue_fence(buffer->target.queue, &buffer->target);
-        if (end < offset + (uint64_t)covered && usable(buffer) == 0)
+        if (end < offset + (uint64_t)covered && buffer_usable(buffer) == 0)
             buffer_layout_punch(buffer, MAX(end, offset), offset + (uint64_t)covered);
     }
     return done;
@@ -118,7 +125,7 @@ ssize_t buffer_write(struct buffer *buffer, uint64_t offset, const void *bytes, 
     if (err < 0 || length == 0)
         return err;
     pthread_rwlock_rdlock(&buffer->lock);
-    err = usable(buffer);
+    err = buffer_usable(buffer);
     bool growing = offset + length > atomic_load(&buffer->length_bytes) ||
                    !extent_map_covers(&buffer->extents, offset, length);
     if (err < 0 || !growing) {
@@ -129,7 +136,7 @@ ssize_t buffer_write(struct buffer *buffer, uint64_t offset, const void *bytes, 
     pthread_rwlock_unlock(&buffer->lock);
 
     pthread_rwlock_wrlock(&buffer->lock);
-    err = usable(buffer);
+    err = buffer_usable(buffer);
     done = err < 0 ? err : write_growing(buffer, offset, bytes, length, fence);
     pthread_rwlock_unlock(&buffer->lock);
     return done;
@@ -179,7 +186,7 @@ errint_t buffer_read_ranges(struct buffer *buffer, const struct buffer_range *ra
     size_t limit = STACK_PIECES, total = 0;
 
     pthread_rwlock_rdlock(&buffer->lock);
-    errint_t err = usable(buffer);
+    errint_t err = buffer_usable(buffer);
     uint64_t length = atomic_load(&buffer->length_bytes);
     for (size_t pass = 0; err == 0 && pass < 2; pass++) {
         total = 0;
@@ -218,7 +225,7 @@ static errint_t shrink(struct buffer *buffer, uint64_t length)
     struct upload_queue *queue = buffer->target.queue;
 
     buffer->keep_end = 0;
-    if (length == 0) {
+    if (length == 0 && buffer->shares == 0) {
         upload_queue_drop_pending(queue, &buffer->target);
         upload_queue_fence(queue, &buffer->target);
         buffer_layout_clear(buffer);
@@ -226,11 +233,11 @@ static errint_t shrink(struct buffer *buffer, uint64_t length)
         atomic_store(&buffer->length_bytes, 0);
         return 0;
     }
-    errint_t err = usable(buffer);
+    errint_t err = buffer_usable(buffer);
     if (err < 0)
         return err;
     upload_queue_fence(queue, &buffer->target);
-    err = usable(buffer);
+    err = buffer_usable(buffer);
     if (err == 0)
         err = buffer_layout_punch(buffer, length, UINT64_MAX);
     if (err < 0)
@@ -248,7 +255,9 @@ errint_t buffer_truncate(struct buffer *buffer, uint64_t length)
         return err;
     pthread_rwlock_wrlock(&buffer->lock);
     uint64_t old = atomic_load(&buffer->length_bytes);
-    if (length < old || length == 0)
+    if (buffer->attached)
+        err = length == old ? 0 : -EPERM;
+    else if (length < old || length == 0)
         err = shrink(buffer, length);
     else
         atomic_store(&buffer->length_bytes, length);
@@ -265,7 +274,7 @@ errint_t buffer_allocate(struct buffer *buffer, uint64_t offset, uint64_t length
     if (length == 0)
         return -EINVAL;
     pthread_rwlock_wrlock(&buffer->lock);
-    err = usable(buffer);
+    err = changeable(buffer);
     if (err == 0)
         err = buffer_layout_ensure_all(buffer, offset, length);
     if (err == 0) {
@@ -290,10 +299,10 @@ errint_t buffer_punch(struct buffer *buffer, uint64_t offset, uint64_t length)
     if (length == 0)
         return -EINVAL;
     pthread_rwlock_wrlock(&buffer->lock);
-    err = usable(buffer);
+    err = changeable(buffer);
     if (err == 0) {
         upload_queue_fence(buffer->target.queue, &buffer->target);
-        err = usable(buffer);
+        err = buffer_usable(buffer);
     }
     if (err == 0)
         err = buffer_layout_punch(buffer, offset, offset + length);
@@ -372,8 +381,8 @@ static int64_t copy_part(struct buffer *destination, uint64_t offset, const stru
 {
     if (!extent) {
         uint64_t end = MIN(offset + length, atomic_load(&destination->length_bytes));
-        errint_t err = 0;
-        if (offset < end) {
+        errint_t err = destination->attached ? -EPERM : 0;
+        if (err == 0 && offset < end) {
             upload_queue_fence(destination->target.queue, &destination->target);
             err = buffer_layout_punch(destination, offset, end);
         }
@@ -394,7 +403,7 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
 
     /* What is still on its way to the source, in another stream perhaps, has to be there. */
     upload_queue_fence(source->target.queue, &source->target);
-    errint_t err = MIN(usable(source), usable(destination));
+    errint_t err = MIN(buffer_usable(source), buffer_usable(destination));
     uint64_t errors = atomic_load(&destination->target.error_count);
     if (err < 0)
         return err;
@@ -432,7 +441,7 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
         atomic_store(&source->target.failed, true);
         return -EIO;
     }
-    if (usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors)
+    if (buffer_usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors)
         return -EIO;
     return done > 0 ? (ssize_t)done : copied;
 }
@@ -481,7 +490,7 @@ errint_t buffer_flush(struct buffer *buffer)
 void buffer_trim(struct buffer *buffer)
 {
     pthread_rwlock_wrlock(&buffer->lock);
-    if (usable(buffer) == 0)
+    if (buffer_usable(buffer) == 0)
         buffer_layout_trim(buffer, MAX(atomic_load(&buffer->length_bytes), buffer->keep_end));
     pthread_rwlock_unlock(&buffer->lock);
 }
@@ -508,6 +517,11 @@ void buffer_get_report(struct buffer *buffer, struct buffer_report *report)
         .resident_bytes = atomic_load(&buffer->resident_bytes),
         .dirty_bytes =
             atomic_load(&buffer->target.dirty) ? upload_target_dirty_bytes(&buffer->target) : 0,
-        .state = atomic_load(&buffer->target.failed) ? BUFFER_FAILED : BUFFER_OK,
+        .attached_bytes = buffer->attached && !buffer->detached ? buffer->length_bytes : 0,
+        .shares = buffer->shares,
+        .state = buffer->detached        ? BUFFER_DETACHED
+                 : buffer->target.failed ? BUFFER_FAILED
+                 : buffer->attached      ? BUFFER_ATTACHED
+                                         : BUFFER_OK,
     };
 }

@@ -25,11 +25,15 @@ enum buffer_state {
     BUFFER_OK,
     BUFFER_FAILED, /* an unproven copy may still write to it: reads and writes give EIO until it is
                       truncated to 0 */
+    BUFFER_ATTACHED, /* its memory is another process's */
+    BUFFER_DETACHED, /* it was, and is gone: EIO for good */
 };
 
 struct buffer_report {
     uint64_t length_bytes;
     uint64_t resident_bytes; /* device memory that it takes, slack included */
+    uint64_t attached_bytes; /* another process's memory that it shows; not in resident_bytes */
+    unsigned int shares;     /* of buffer_share_begin */
     uint64_t dirty_bytes;    /* accepted but not fenced */
     enum buffer_state state;
 };
@@ -139,6 +143,55 @@ void buffer_trim(struct buffer *buffer);
  */
 uint64_t buffer_error_sample(struct buffer *buffer);
 errint_t buffer_error_check(struct buffer *buffer, uint64_t *cursor);
+
+/* -- memory shared with other processes (buffer_share.c) ----------------------------------------
+ */
+
+/*
+ * While a buffer is shared, the memory that it has stays where it is: what would give some back
+ * (truncate, punch, trim) only zeroes it. Small buffers are moved to a chunk of their own, that
+ * nothing else is in, now or later. Each begin that succeeded is followed by an end.
+ * -EOPNOTSUPP: the device cannot export memory; -EPERM: attached; -ENOSPC, -EIO.
+ */
+errint_t buffer_share_begin(struct buffer *buffer);
+void buffer_share_end(struct buffer *buffer);
+
+/*
+ * Of a shared buffer: gives memory to every byte, and fences every upload. *length is that of the
+ * buffer, *mapped_length where its last chunk ends. -ENODATA: it is empty. -ENOSPC: holes.
+ */
+errint_t buffer_share_prepare(struct buffer *buffer, uint64_t *length, uint64_t *mapped_length);
+
+/*
+ * Exports the chunks that begin in [offset, end), at most COUNT, in order. Returns how many. The
+ * descriptors are the caller's to close.
+ */
+struct buffer_share_chunk {
+    uint64_t offset, length; /* bytes, multiples of 2 MiB */
+    int descriptor;          /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */
+};
+ssize_t buffer_share_export(struct buffer *buffer, uint64_t offset, uint64_t end,
+                            struct buffer_share_chunk *chunks, size_t count);
+
+/* Another process's device memory. */
+struct buffer_memory {
+    enum { BUFFER_MEMORY_IPC, BUFFER_MEMORY_DESCRIPTOR } kind;
+    uint64_t offset, length;   /* bytes of the allocation that are meant */
+    uint64_t allocation_bytes; /* BUFFER_MEMORY_DESCRIPTOR */
+    uint8_t ipc_handle[64];    /* BUFFER_MEMORY_IPC: CUipcMemHandle */
+    int descriptor;            /* BUFFER_MEMORY_DESCRIPTOR: borrowed */
+};
+
+/*
+ * An empty buffer, not shared, becomes attached: it has MEMORY's bytes and its length, and cannot
+ * grow, shrink or be punched (-EPERM). MESSAGE holds one line when it fails: -EEXIST: not empty;
+ * -EINVAL, -ENODEV, -EIO, -ENOMEM.
+ */
+errint_t buffer_attach(struct buffer *buffer, const struct buffer_memory *memory, char *message,
+                       size_t message_bytes);
+
+/* Lets go of the memory, after all that is under way. Every later read and write gives -EIO. */
+void buffer_detach(struct buffer *buffer);
 
 void buffer_get_report(struct buffer *buffer, struct buffer_report *report);
 struct device *buffer_device(const struct buffer *buffer);

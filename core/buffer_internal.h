@@ -1,4 +1,4 @@
-/* What buffer.c (bytes) and buffer_layout.c (memory) share. */
+/* What buffer.c (bytes), buffer_layout.c (memory) and buffer_share.c have in common. */
 #ifndef RESIDENTFS_CORE_BUFFER_INTERNAL_H
 #define RESIDENTFS_CORE_BUFFER_INTERNAL_H
 
@@ -14,12 +14,27 @@ struct buffer {
     pthread_rwlock_t lock;
     struct extent_map extents;
     uint64_t keep_end; /* memory up to here was asked for past the end, and is no slack */
+    _Atomic unsigned int
+        shares; /* written under the exclusive lock: nothing in extents goes away */
+
+    /* Constant once set. An attached buffer has one extent until it is detached, then none. */
+    _Atomic bool attached, detached;
 
     _Atomic uint64_t length_bytes;   /* written under the exclusive lock */
     _Atomic uint64_t resident_bytes; /* likewise: sum of the extents */
 };
 
+/* Whether bytes can be copied in or out at all: 0 or -EIO. Any lock. */
+errint_t buffer_usable(const struct buffer *buffer);
+
 /* All with the exclusive lock held. */
+
+/* Gives a small buffer, or an empty one, a chunk that nothing else is in. */
+errint_t buffer_layout_promote(struct buffer *buffer);
+
+/* Puts in the memory of another process. The buffer is empty. -ENOMEM. */
+errint_t buffer_layout_attach(struct buffer *buffer, struct attachment *attachment,
+                              CUdeviceptr address, uint64_t length);
 
 /*
  * Takes memory for [offset, offset + length), zeroed. Returns how many bytes from OFFSET have
@@ -31,12 +46,12 @@ int64_t buffer_layout_ensure(struct buffer *buffer, uint64_t offset, uint64_t le
 errint_t buffer_layout_ensure_all(struct buffer *buffer, uint64_t offset, uint64_t length);
 
 /*
- * Makes [offset, end) read as zeros: whole chunks are given back, the rest is zeroed. Everything of
- * the buffer must have been fenced.
+ * Makes [offset, end) read as zeros: whole chunks are given back unless the buffer is shared, the
+ * rest is zeroed. Everything of the buffer must have been fenced.
  */
 errint_t buffer_layout_punch(struct buffer *buffer, uint64_t offset, uint64_t end);
 
-/* Gives back everything past FLOOR that the granularity allows. Fences where it must. */
+/* Gives back everything past FLOOR that the granularity and sharing allow. Fences where it must. */
 void buffer_layout_trim(struct buffer *buffer, uint64_t floor);
 
 /* Gives everything back, or to the quarantine if an unproven copy may still write there. */

@@ -2,10 +2,16 @@
 
 #include "core/buffer_internal.h"
 
+/* What counts as taken: another process's memory does not. */
+static uint64_t charge_of(const struct extent *extent)
+{
+    return extent->kind == EXTENT_ATTACHED ? 0 : extent->length;
+}
+
 static void map_insert(struct buffer *buffer, size_t index, const struct extent *extent)
 {
     extent_map_insert(&buffer->extents, index, extent);
-    atomic_fetch_add(&buffer->resident_bytes, extent->length);
+    atomic_fetch_add(&buffer->resident_bytes, charge_of(extent));
 }
 
 /* Gives back the memory (or to the quarantine) of an extent that is not in the map. */
@@ -30,9 +36,9 @@ static void map_replace(struct buffer *buffer, size_t index, const struct extent
     extent_map_remove(&buffer->extents, index);
     for (size_t i = count; i-- > 0;) {
         extent_map_insert(&buffer->extents, index, &extents[i]);
-        added += extents[i].length;
+        added += charge_of(&extents[i]);
     }
-    atomic_fetch_add(&buffer->resident_bytes, added - old.length);
+    atomic_fetch_add(&buffer->resident_bytes, added - charge_of(&old));
     discard(buffer, &old);
 }
 
@@ -135,10 +141,14 @@ static errint_t grow_block(struct buffer *buffer, uint64_t end)
     return 0;
 }
 
-/* Moves a small buffer into a chunk, so that it can have more of them. */
-static errint_t promote(struct buffer *buffer)
+errint_t buffer_layout_promote(struct buffer *buffer)
 {
     struct extent fresh;
+
+    if (buffer->extents.count == 0)
+        return add_chunk(buffer, 0, CHUNK_UNIT_BYTES);
+    if (buffer->extents.items[0].kind != EXTENT_BLOCK)
+        return 0;
     errint_t err = extent_create_chunk(buffer->device, 0, CHUNK_UNIT_BYTES, &fresh);
 
     return err < 0 ? err : move_extent(buffer, 0, &fresh);
@@ -164,13 +174,15 @@ int64_t buffer_layout_ensure(struct buffer *buffer, uint64_t offset, uint64_t le
 
     if (extent_map_covers(map, offset, length))
         return (int64_t)length;
-    bool small = map->count == 0 || map->items[0].is_block;
+    if (buffer->attached)
+        return covered_or(buffer, offset, length, -EPERM);
+    bool small = map->count == 0 || map->items[0].kind == EXTENT_BLOCK;
     if (small && end <= SLAB_BLOCK_MAX_BYTES) {
         err = grow_block(buffer, end);
         return err < 0 ? covered_or(buffer, offset, length, err) : (int64_t)length;
     }
     if (small && map->count > 0) {
-        err = promote(buffer);
+        err = buffer_layout_promote(buffer);
         if (err < 0)
             return covered_or(buffer, offset, length, err);
     }
@@ -189,8 +201,9 @@ errint_t buffer_layout_ensure_all(struct buffer *buffer, uint64_t offset, uint64
     struct extent_map *map = &buffer->extents;
 
     /* A block that had to become a chunk stays one: what it holds is the same. */
-    if (map->count > 0 && map->items[0].is_block && offset + length > SLAB_BLOCK_MAX_BYTES) {
-        errint_t err = promote(buffer);
+    if (map->count > 0 && map->items[0].kind == EXTENT_BLOCK &&
+        offset + length > SLAB_BLOCK_MAX_BYTES) {
+        errint_t err = buffer_layout_promote(buffer);
         if (err < 0)
             return err;
     }
@@ -200,7 +213,7 @@ errint_t buffer_layout_ensure_all(struct buffer *buffer, uint64_t offset, uint64
         return 0;
     fence(buffer);
     for (size_t i = map->count; i-- > 0;)
-        if (map->items[i].id >= first_new_id && !map->items[i].is_block)
+        if (map->items[i].id >= first_new_id && map->items[i].kind == EXTENT_CHUNK)
             map_drop(buffer, i);
     return covered < 0 ? (errint_t)covered : -ENOSPC;
 }
@@ -266,7 +279,7 @@ errint_t buffer_layout_punch(struct buffer *buffer, uint64_t offset, uint64_t en
     while (i < map->count && map->items[i].offset < end) {
         struct extent *extent = &map->items[i];
         uint64_t start = MAX(offset, extent->offset), stop = MIN(end, extent_end(extent));
-        if (start == extent->offset && stop == extent_end(extent)) {
+        if (start == extent->offset && stop == extent_end(extent) && buffer->shares == 0) {
             map_drop(buffer, i);
             continue;
         }
@@ -278,7 +291,7 @@ errint_t buffer_layout_punch(struct buffer *buffer, uint64_t offset, uint64_t en
         if (err < 0)
             return err;
         size_t pieces = 1;
-        if (!extent->is_block && hole < hole_end) {
+        if (extent->kind == EXTENT_CHUNK && hole < hole_end && buffer->shares == 0) {
             pieces = (hole > extent->offset) + (hole_end < extent_end(extent));
             err = carve(buffer, i, hole, hole_end);
             if (err == -EIO)
@@ -304,7 +317,7 @@ static void shrink_last(struct buffer *buffer, uint64_t floor)
         return;
     }
     uint64_t wanted = align_up(floor, CHUNK_UNIT_BYTES);
-    if (!extent->is_block && wanted < extent_end(extent))
+    if (extent->kind == EXTENT_CHUNK && wanted < extent_end(extent))
         carve(buffer, last, wanted, extent_end(extent));
 }
 
@@ -313,6 +326,8 @@ void buffer_layout_trim(struct buffer *buffer, uint64_t floor)
     struct extent_map *map = &buffer->extents;
     bool fenced = false;
 
+    if (buffer->shares > 0 || buffer->attached)
+        return;
     while (map->count > 0 && map->items[map->count - 1].offset >= floor) {
         if (!fenced && fence(buffer) < 0)
             return;
@@ -328,4 +343,21 @@ void buffer_layout_clear(struct buffer *buffer)
     while (buffer->extents.count > 0)
         map_drop(buffer, buffer->extents.count - 1);
     extent_map_finish(&buffer->extents);
+}
+
+errint_t buffer_layout_attach(struct buffer *buffer, struct attachment *attachment,
+                              CUdeviceptr address, uint64_t length)
+{
+    struct extent extent = {
+        .id = atomic_fetch_add(&buffer->device->next_extent_id, 1),
+        .length = length,
+        .address = address,
+        .kind = EXTENT_ATTACHED,
+        .attachment = attachment,
+    };
+    errint_t err = extent_map_reserve(&buffer->extents);
+
+    if (err == 0)
+        map_insert(buffer, 0, &extent);
+    return err;
 }

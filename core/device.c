@@ -254,6 +254,7 @@ static struct device *device_create(const struct device_options *options)
     pthread_mutex_init(&device->streams.mutex, NULL);
     pthread_mutex_init(&device->slabs.mutex, NULL);
     pthread_mutex_init(&device->lost_mutex, NULL);
+    pthread_mutex_init(&device->attachments_mutex, NULL);
     pthread_mutex_init(&device->flusher_mutex, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -330,6 +331,7 @@ void device_close(struct device *device)
     driver_close(device->driver);
     pthread_mutex_destroy(&device->slabs.mutex);
     pthread_mutex_destroy(&device->lost_mutex);
+    pthread_mutex_destroy(&device->attachments_mutex);
     pthread_mutex_destroy(&device->flusher_mutex);
     pthread_cond_destroy(&device->flusher_wake);
     free(device);

@@ -4,7 +4,8 @@
  * Locks of core/, in the order in which they are taken:
  *   1. buffer.lock (of two buffers: the one at the lower address first)
  *   2. upload_queue.mutex
- *   3. slab_pool.mutex; then device.lost_mutex, device.flusher_mutex, stream_pool.mutex (leaves)
+ *   3. slab_pool.mutex; then device.attachments_mutex, device.lost_mutex, device.flusher_mutex,
+ *      stream_pool.mutex (leaves)
  */
 #ifndef RESIDENTFS_CORE_DEVICE_INTERNAL_H
 #define RESIDENTFS_CORE_DEVICE_INTERNAL_H
@@ -14,6 +15,7 @@
 #include "core/device.h"
 #include "core/driver/driver.h"
 
+struct attachment;
 struct upload_queue;
 
 #define CHUNK_UNIT_BYTES (2 * MIB) /* every chunk is a multiple of it, in size and file offset */
@@ -46,6 +48,8 @@ struct device {
     struct telemetry telemetry;
     struct stream_pool streams;
     struct slab_pool slabs;
+    pthread_mutex_t attachments_mutex; /* covers attachments, and what is in them */
+    struct attachment *attachments;    /* allocations of other processes that are open */
 
     struct upload_queue **queues; /* options.upload_streams of them; constant */
     _Atomic unsigned int next_queue;

@@ -83,7 +83,7 @@ uint64_t extent_map_chunk_bytes(const struct extent_map *map, uint64_t offset, u
 
 errint_t extent_create_block(struct device *device, uint64_t bytes, struct extent *extent)
 {
-    *extent = (struct extent){.is_block = true};
+    *extent = (struct extent){.kind = EXTENT_BLOCK};
     errint_t err = slab_allocate(device, bytes, &extent->block);
     if (err < 0)
         return err;
@@ -107,16 +107,30 @@ errint_t extent_create_chunk(struct device *device, uint64_t offset, uint64_t le
 
 void extent_destroy(struct device *device, struct extent *extent)
 {
-    if (extent->is_block)
-        slab_free(device, &extent->block);
-    else
+    switch (extent->kind) {
+    case EXTENT_CHUNK:
         chunk_destroy(device, &extent->chunk);
+        break;
+    case EXTENT_BLOCK:
+        slab_free(device, &extent->block);
+        break;
+    case EXTENT_ATTACHED:
+        attachment_close(device, extent->attachment);
+        break;
+    }
 }
 
 void extent_quarantine(struct device *device, struct extent *extent)
 {
-    if (extent->is_block)
-        slab_quarantine(device, &extent->block);
-    else
+    switch (extent->kind) {
+    case EXTENT_CHUNK:
         chunk_quarantine(device, &extent->chunk);
+        break;
+    case EXTENT_BLOCK:
+        slab_quarantine(device, &extent->block);
+        break;
+    case EXTENT_ATTACHED:
+        attachment_quarantine(device, extent->attachment);
+        break;
+    }
 }

@@ -2,15 +2,18 @@
  * The device memory of a buffer: which ranges of it have memory, and where. A small buffer has one
  * extent at offset 0, a block of a slab; a large one has chunks, each at a multiple of 2 MiB, in
  * order, not overlapping. Memory past the buffer's length and in it where nothing was written is
- * zero.
+ * zero. An attached buffer has one extent, memory that is another process's.
  *
  * All of it is covered by buffer.lock: changes need it exclusively.
  */
 #ifndef RESIDENTFS_CORE_EXTENT_H
 #define RESIDENTFS_CORE_EXTENT_H
 
+#include "core/attachment.h"
 #include "core/device_internal.h"
 #include "core/slab.h"
+
+enum extent_kind { EXTENT_CHUNK, EXTENT_BLOCK, EXTENT_ATTACHED };
 
 struct extent {
     uint64_t id; /* never reused */
@@ -19,10 +22,11 @@ struct extent {
     CUdeviceptr address;
     uint64_t run; /* bytes of the chunks that end where this one begins: how far the file has
                      grown in a row */
-    bool is_block;
+    enum extent_kind kind;
     union {
         struct chunk chunk;
         struct slab_block block;
+        struct attachment *attachment; /* owned */
     };
 };
 

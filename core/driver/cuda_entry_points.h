@@ -33,6 +33,7 @@
     X(cuDevicePrimaryCtxSetFlags, _v2, 12000, REQUIRED, (CUdevice device, unsigned int flags)) \
     X(cuCtxSetCurrent, , 12000, REQUIRED, (CUcontext context)) \
     X(cuCtxGetCurrent, , 12000, REQUIRED, (CUcontext *context)) \
+    X(cuCtxGetDevice, , 12000, REQUIRED, (CUdevice *device)) \
     X(cuCtxSynchronize, , 12000, REQUIRED, (void)) \
     X(cuMemGetInfo, _v2, 12000, REQUIRED, (size_t *free_bytes, size_t *total_bytes)) \
     X(cuStreamCreate, , 12000, REQUIRED, (CUstream *stream, unsigned int flags)) \
@@ -91,12 +92,16 @@
        unsigned long long flags)) \
     X(cuMemImportFromShareableHandle, , 12000, REQUIRED, \
       (CUmemGenericAllocationHandle *handle, void *shareable, CUmemAllocationHandleType type)) \
+    X(cuMemRetainAllocationHandle, , 12000, REQUIRED, \
+      (CUmemGenericAllocationHandle *handle, void *address)) \
     X(cuMemGetAllocationPropertiesFromHandle, , 12000, REQUIRED, \
       (CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)) \
     X(cuIpcGetMemHandle, , 12000, REQUIRED, (CUipcMemHandle *handle, CUdeviceptr address)) \
     X(cuIpcOpenMemHandle, _v2, 12000, REQUIRED, \
       (CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)) \
     X(cuIpcCloseMemHandle, , 12000, REQUIRED, (CUdeviceptr address)) \
+    X(cuMemGetAddressRange, _v2, 12000, REQUIRED, \
+      (CUdeviceptr *start, size_t *bytes, CUdeviceptr address)) \
     X(cuPointerGetAttribute, , 12000, REQUIRED, \
       (void *data, CUpointer_attribute attribute, CUdeviceptr address))
 /* clang-format on */

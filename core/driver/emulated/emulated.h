@@ -71,7 +71,6 @@ struct device {
 /* Physical memory: a memfd, and the engine's view of it. */
 struct physical {
     unsigned refs; /* handles + mappings + queued operations */
-    unsigned handle_refs;
     int device;
     bool charged; /* counts in used_bytes: not so for an import */
     int fd;

@@ -105,7 +105,6 @@ static CUresult handle_create(struct physical *physical, CUmemGenericAllocationH
         physical_unref(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    physical->handle_refs = 1;
     return CUDA_SUCCESS;
 }
 
@@ -139,7 +138,6 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     struct physical *physical = handle_find(&emulated.physicals, handle);
     if (!physical)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    physical->handle_refs--;
     handle_remove(&emulated.physicals, handle);
     physical_unref(physical);
     return leave(CUDA_SUCCESS);
@@ -480,4 +478,34 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdevi
     if (result)
         return result;
     return leave(data ? pointer_attribute(data, attribute, address) : CUDA_ERROR_INVALID_VALUE);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdeviceptr address)
+{
+    CUresult result =
+        enter(ENTRY_cuMemGetAddressRange, NEEDS_CONTEXT | NEEDS_INIT | NEEDS_DEVICE, NULL);
+    if (result)
+        return result;
+    struct reservation *reservation = reservation_find(address);
+    if (!reservation)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    if (start)
+        *start = reservation->start;
+    if (bytes)
+        *bytes = reservation->bytes;
+    return leave(CUDA_SUCCESS);
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    CUresult result = enter(ENTRY_cuMemRetainAllocationHandle, NEEDS_INIT | NEEDS_DEVICE, NULL);
+    if (result)
+        return result;
+    struct reservation *reservation = reservation_find((uint64_t)(uintptr_t)address);
+    const struct mapping *mapping =
+        reservation ? mapping_at(reservation, (uint64_t)(uintptr_t)address) : NULL;
+    if (!handle || !mapping || reservation->kind != RESERVED_ADDRESSES)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    mapping->physical->refs++;
+    return leave(handle_create(mapping->physical, handle));
 }

@@ -259,6 +259,17 @@ CUresult cuCtxGetCurrent(CUcontext *context)
     return leave(CUDA_SUCCESS);
 }
 
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    CUresult result = enter(ENTRY_cuCtxGetDevice, NEEDS_INIT | NEEDS_CONTEXT, NULL);
+    if (result)
+        return result;
+    if (!device)
+        return leave(CUDA_ERROR_INVALID_VALUE);
+    *device = thread_device->ordinal;
+    return leave(CUDA_SUCCESS);
+}
+
 struct symbol {
     const char *name;
     int since; /* the API version that the signature came with */
@@ -289,6 +300,7 @@ static int symbol_since(const char *name)
         {"cuMemSetAccess", 10020},
         {"cuMemGetAllocationGranularity", 10020},
         {"cuMemExportToShareableHandle", 10020},
+        {"cuMemRetainAllocationHandle", 11000},
         {"cuMemImportFromShareableHandle", 10020},
         {"cuMemGetAllocationPropertiesFromHandle", 10020},
     };
@@ -385,9 +397,8 @@ EXPORT void residentfs_emulated_stats(struct residentfs_emulated_stats *stats)
         .hazards = emulated.hazards,
     };
     for (size_t i = 0; i < emulated.physicals.count; i++) {
-        struct physical *physical = emulated.physicals.objects[i];
-        if (physical)
-            stats->handles += physical->handle_refs;
+        if (emulated.physicals.objects[i])
+            stats->handles++;
     }
     for (size_t i = 0; i < emulated.reservation_count; i++) {
         struct reservation *reservation = emulated.reservations[i];
