@@ -74,6 +74,9 @@ struct conf {
     enum conf_log_to log;         /* see conf_log_sink */
     enum log_level log_level;
 
+    /* [share] */
+    enum conf_switch share; /* the socket for CUDA programs; auto: go on without if it cannot be */
+
     /* [emulated] */
     uint64_t emulated_memory_bytes;
 };

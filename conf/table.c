@@ -194,6 +194,15 @@ static const struct conf_option options[] = {
         .choices = log_level_choices,
     },
     {
+        .name = "share",
+        .section = "share",
+        .type = CONF_ENUM,
+        .offset = FIELD(share),
+        .default_text = "auto",
+        .help = "let CUDA programs map files; auto: start without if that cannot be",
+        .choices = switch_choices,
+    },
+    {
         .name = "emulated_memory",
         .section = "emulated",
         .type = CONF_SIZE,

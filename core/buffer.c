@@ -510,6 +510,18 @@ errint_t buffer_error_check(struct buffer *buffer, uint64_t *cursor)
     return -EIO;
 }
 
+const char *buffer_state_name(enum buffer_state state)
+{
+    static const char *const names[] = {
+        [BUFFER_OK] = "ok",
+        [BUFFER_FAILED] = "failed",
+        [BUFFER_ATTACHED] = "attached",
+        [BUFFER_DETACHED] = "detached",
+    };
+
+    return names[state];
+}
+
 void buffer_get_report(struct buffer *buffer, struct buffer_report *report)
 {
     *report = (struct buffer_report){

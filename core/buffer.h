@@ -29,6 +29,9 @@ enum buffer_state {
     BUFFER_DETACHED, /* it was, and is gone: EIO for good */
 };
 
+/* "ok", "failed", "attached", "detached". */
+const char *buffer_state_name(enum buffer_state state);
+
 struct buffer_report {
     uint64_t length_bytes;
     uint64_t resident_bytes; /* device memory that it takes, slack included */

@@ -91,6 +91,7 @@ static errint_t identify(const struct driver *driver, int index, CUdevice *cuda_
         return -EIO;
     identity->total_bytes = total;
     format_uuid(&uuid, identity->uuid, sizeof(identity->uuid));
+    memcpy(identity->uuid_bytes, uuid.bytes, sizeof(identity->uuid_bytes));
     return 0;
 }
 

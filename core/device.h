@@ -36,6 +36,7 @@ struct device_identity {
     int index;                    /* among the driver's devices */
     char name[DEVICE_NAME_BYTES]; /* "NVIDIA H200" */
     char uuid[48];                /* "GPU-..." */
+    uint8_t uuid_bytes[16];       /* the same */
     char pci_bus_id[24];          /* "0000:1b:00.0" */
     uint64_t total_bytes;
 };

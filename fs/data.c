@@ -64,6 +64,8 @@ static void open_file_destroy(struct residentfs *fs, struct open_file *file)
     struct inode *inode = file->inode;
 
     handle_list_remove(&fs->open_files, &file->handle);
+    if (file->cached)
+        inode_cache_end(inode);
     inode_closed(fs->inodes, inode, is_for_writing(file->flags));
     inode_unref(fs->inodes, inode, 1);
     free(file);
@@ -78,13 +80,13 @@ void data_finish(struct residentfs *fs)
 static void fill_file_info(const struct residentfs *fs, struct open_file *file,
                            struct fuse_file_info *fi)
 {
-    bool cached = fs->conf->cache == CONF_CACHE_ON;
-
+    file->cached = fs->conf->cache == CONF_CACHE_ON && !(file->flags & O_DIRECT) &&
+                   inode_cache_begin(file->inode);
     fi->fh = (uintptr_t)file;
-    fi->direct_io = !cached;
-    fi->keep_cache = cached;
+    fi->direct_io = !file->cached;
+    fi->keep_cache = file->cached;
 #ifdef HAVE_FUSE_PARALLEL_DIRECT_WRITES
-    fi->parallel_direct_writes = !cached;
+    fi->parallel_direct_writes = !file->cached;
 #endif
 }
 

@@ -407,7 +407,7 @@ void inode_stat(struct inode *inode, struct stat *st)
         struct buffer_report report;
         buffer_get_report(inode->buffer, &report);
         st->st_size = (off_t)report.length_bytes;
-        st->st_blocks = (blkcnt_t)((report.resident_bytes + 511) / 512);
+        st->st_blocks = (blkcnt_t)((report.resident_bytes + report.attached_bytes + 511) / 512);
         st->st_blksize = INODE_FILE_BLOCK_BYTES;
     } else if (S_ISLNK(inode->type)) {
         st->st_size = (off_t)strlen(inode->target);
@@ -514,6 +514,38 @@ void inode_opened(struct inode_table *table, struct inode *inode, bool for_writi
     inode->openers++;
     inode->writers += for_writing;
     update_orphaned(table, inode);
+    pthread_mutex_unlock(&inode->mutex);
+}
+
+bool inode_cache_begin(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    bool allowed = inode->shares == 0;
+    inode->cached_openers += allowed;
+    pthread_mutex_unlock(&inode->mutex);
+    return allowed;
+}
+
+void inode_cache_end(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode->cached_openers--;
+    pthread_mutex_unlock(&inode->mutex);
+}
+
+errint_t inode_share_begin(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    bool allowed = inode->cached_openers == 0;
+    inode->shares += allowed;
+    pthread_mutex_unlock(&inode->mutex);
+    return allowed ? 0 : -EBUSY;
+}
+
+void inode_share_end(struct inode *inode)
+{
+    pthread_mutex_lock(&inode->mutex);
+    inode->shares--;
     pthread_mutex_unlock(&inode->mutex);
 }
 

@@ -69,6 +69,8 @@ struct inode {
         char *target;                /* S_IFLNK: owned, constant */
     };
     uint32_t openers, writers; /* (m) S_IFREG: open descriptions, and those for writing */
+    uint32_t cached_openers;   /* (m) S_IFREG: of openers, those that read by the page cache */
+    uint32_t shares;           /* (m) S_IFREG: of inode_share_begin; not 0: cached_openers is 0 */
     bool orphaned;             /* (m) S_IFREG: neither name nor opener; counted by the table */
     bool linkable; /* (m) S_IFREG: made without a name, and has not had one yet: may get one */
 
@@ -129,6 +131,16 @@ void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count)
  */
 void inode_opened(struct inode_table *table, struct inode *inode, bool for_writing);
 void inode_closed(struct inode_table *table, struct inode *inode, bool for_writing);
+/*
+ * The page cache does not see what a GPU does: a file is open through it, or shared with GPU
+ * programs, not both. False: not through the page cache.
+ */
+bool inode_cache_begin(struct inode *inode);
+void inode_cache_end(struct inode *inode);
+/* -EBUSY: it is open through the page cache. */
+errint_t inode_share_begin(struct inode *inode);
+void inode_share_end(struct inode *inode);
+
 /* nlink has fallen to 0. */
 void inode_unlinked(struct inode_table *table, struct inode *inode);
 /* nlink has risen from 0. With mutex held. */

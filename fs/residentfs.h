@@ -25,6 +25,7 @@ struct residentfs {
     struct handle_list open_files;   /* struct open_file */
     struct handle_list open_virtual; /* struct virtual_file */
     struct session *session;         /* fs/session.h */
+    struct share *share;             /* fs/share.h; NULL with share=off */
 
     /* As negotiated; constant after INIT. */
     struct fuse_conn_info connection;
@@ -41,6 +42,7 @@ struct open_file {
     struct handle handle;
     struct inode *inode;
     int flags;                     /* as given to open */
+    bool cached;                   /* its reads go by the page cache */
     _Atomic uint64_t error_cursor; /* buffer_error_check */
 };
 

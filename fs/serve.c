@@ -9,6 +9,7 @@
 #include "core/log.h"
 #include "fs/mount.h"
 #include "fs/session.h"
+#include "fs/share.h"
 #include "fs/version.h"
 
 #define TICK_MS 50
@@ -106,7 +107,22 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
         snprintf(message, message_bytes, "cannot start serving: %s", strerror(errno));
         return -ENOMEM;
     }
-    return session_start(fs->session, message, message_bytes);
+    if (conf->share != CONF_SWITCH_OFF) {
+        fs->share = share_create(fs);
+        if (!fs->share) {
+            snprintf(message, message_bytes, "cannot make the share socket: %s", strerror(errno));
+            return -ENOMEM;
+        }
+    }
+    error = session_start(fs->session, message, message_bytes);
+    if (error < 0 || !fs->share)
+        return error;
+    error = share_start(fs->share, message, message_bytes);
+    if (error < 0 && conf->share == CONF_SWITCH_AUTO) {
+        log_warning("CUDA programs cannot map files: %s", message);
+        error = 0;
+    }
+    return error;
 }
 
 /* Returns when it is time to end. */
@@ -133,6 +149,7 @@ static void stop(struct service *service)
 {
     struct residentfs *fs = &service->fs;
 
+    share_stop(fs->share);
     if (fs->session && !session_stop(fs->session)) {
         /* Freeing what it uses would be worse than leaving that to the kernel. */
         log_error("a request has been stuck for a minute, most likely in the device's driver; "
@@ -144,6 +161,8 @@ static void stop(struct service *service)
         log_error("some uploads could not be completed before the end");
     session_destroy(fs->session);
     fs->session = NULL;
+    share_destroy(fs->share);
+    fs->share = NULL;
     mount_destroy(service->fuse);
     data_finish(fs);
     virtual_finish(fs);

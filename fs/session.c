@@ -199,6 +199,11 @@ void session_forget_attributes(struct session *session, uint64_t ino)
     fuse_lowlevel_notify_inval_inode(session->fuse, ino, -1, 0);
 }
 
+void session_forget_pages(struct session *session, uint64_t ino)
+{
+    fuse_lowlevel_notify_inval_inode(session->fuse, ino, 0, 0);
+}
+
 void session_tick(struct session *session)
 {
     if (session->listening == 0 && has_requests(session))

@@ -40,6 +40,12 @@ void *worker_reply_bytes(struct worker *worker, size_t *capacity);
  */
 void session_forget_attributes(struct session *session, uint64_t ino);
 
+/*
+ * The kernel drops what it has of the file in the page cache, waiting for what it is reading into
+ * there: not to be called by a handler.
+ */
+void session_forget_pages(struct session *session, uint64_t ino);
+
 /* A copy may write to the reply memory for ever: it is put aside, and other memory takes its place
  * (none while memory is short: the capacity is 0 then). */
 void worker_quarantine_reply(struct worker *worker);

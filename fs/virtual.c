@@ -72,6 +72,7 @@ static const struct virtual_entry entries[] = {
     {"config", 0400, virtual_text_config, NULL},
     {"log", 0400, log_text, NULL},
     {"flush", 0200, NULL, flush_device},
+    {"socket", 0444, virtual_text_socket, NULL},
     {"version", 0444, virtual_text_version, NULL},
 };
 

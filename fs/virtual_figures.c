@@ -31,6 +31,7 @@ void virtual_figures_take(struct residentfs *fs, struct virtual_figures *figures
     figures->degraded = device_is_degraded(device);
     device_get_lost_reason(device, figures->lost_reason, sizeof(figures->lost_reason));
     session_get_report(fs->session, &figures->transport);
+    share_get_report(fs->share, &figures->share);
     figures->uptime_seconds = difftime(time(NULL), fs->started);
 }
 

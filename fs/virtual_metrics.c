@@ -52,7 +52,7 @@ struct gauge {
     uint64_t value;
 };
 
-#define GAUGES 14
+#define GAUGES 18
 
 static void get_gauges(const struct virtual_figures *f, struct gauge gauges[GAUGES])
 {
@@ -71,6 +71,10 @@ static void get_gauges(const struct virtual_figures *f, struct gauge gauges[GAUG
         {"files", "Regular files, unlinked ones that are open included.", f->files},
         {"failed_files", "Regular files that give EIO until they are truncated.", f->failed_files},
         {"inodes", "Files of all types.", f->inodes},
+        {"mappings", "Mappings of files by CUDA programs.", f->share.mappings},
+        {"mapped_bytes", "Bytes of files in these mappings.", f->share.mapped_bytes},
+        {"attachments", "Buffers of CUDA programs that are shown as files.", f->share.attachments},
+        {"attached_bytes", "Bytes of these buffers.", f->share.attached_bytes},
         {"workers", "Threads that serve requests.", f->transport.workers},
         {"device_lost", "1 when every operation on data fails.", f->lost},
         {"device_degraded", "1 when something is less than it could be.", f->degraded},

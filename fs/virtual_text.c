@@ -72,6 +72,21 @@ static void print_budget(FILE *out, const struct virtual_figures *f)
             budget_setting_format(&budget->setting, setting), show_size(budget->free_bytes).text);
 }
 
+static void print_sharing(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
+{
+    char path[SHARE_PATH_BYTES];
+
+    share_get_socket_path(fs->share, path);
+    if (!path[0]) {
+        fprintf(out, "shared     off\n");
+        return;
+    }
+    fprintf(out, "shared     %" PRIu64 " mappings of %s by CUDA programs", f->share.mappings,
+            show_size(f->share.mapped_bytes).text);
+    fprintf(out, "; %" PRIu64 " buffers of theirs, %s, shown as files\n", f->share.attachments,
+            show_size(f->share.attached_bytes).text);
+}
+
 static void print_traffic(FILE *out, const struct virtual_figures *f)
 {
     const uint64_t *counters = f->telemetry.counters;
@@ -157,6 +172,7 @@ char *virtual_text_status(struct residentfs *fs, size_t *length)
     virtual_figures_take(fs, &f);
     print_device(out, fs, &f);
     print_budget(out, &f);
+    print_sharing(out, fs, &f);
     print_traffic(out, &f);
     print_health(out, &f);
     print_transport(out, fs, &f);
@@ -195,15 +211,17 @@ static void print_buffer(struct inode *inode, void *data)
 {
     struct buffers_table *table = data;
     struct buffer_report report;
-    cleanup_free char *path = NULL;
+    cleanup_free char *path = NULL, *clients = NULL;
 
     if (inode->type != S_IFREG)
         return;
     buffer_get_report(inode->buffer, &report);
     path = namespace_path(table->fs, inode);
-    fprintf(table->out, "%-8" PRIu64 " %15" PRIu64 " %15" PRIu64 " %12" PRIu64 " %-12s %-7s %s\n",
-            inode->ino, report.length_bytes, report.resident_bytes, report.dirty_bytes,
-            table->device, report.state == BUFFER_OK ? "ok" : "failed", path ? path : "?");
+    clients = share_clients_text(table->fs->share, inode->ino);
+    fprintf(
+        table->out, "%-8" PRIu64 " %15" PRIu64 " %15" PRIu64 " %12" PRIu64 " %-12s %-8s %-8s %s\n",
+        inode->ino, report.length_bytes, report.resident_bytes, report.dirty_bytes, table->device,
+        buffer_state_name(report.state), clients ? clients : "?", path ? path : "?");
 }
 
 char *virtual_text_buffers(struct residentfs *fs, size_t *length)
@@ -216,10 +234,22 @@ char *virtual_text_buffers(struct residentfs *fs, size_t *length)
     if (!table.out)
         return NULL;
     snprintf(table.device, sizeof(table.device), "%s:%d", device->driver, device->index);
-    fprintf(table.out, "%-8s %15s %15s %12s %-12s %-7s %s\n", "inode", "size", "resident", "dirty",
-            "device", "state", "path");
+    fprintf(table.out, "%-8s %15s %15s %12s %-12s %-8s %-8s %s\n", "inode", "size", "resident",
+            "dirty", "device", "state", "shared", "path");
     inode_table_walk(fs->inodes, print_buffer, &table);
     return virtual_text_finish(table.out, &text);
+}
+
+char *virtual_text_socket(struct residentfs *fs, size_t *length)
+{
+    char path[SHARE_PATH_BYTES], *text = NULL;
+
+    share_get_socket_path(fs->share, path);
+    int printed = path[0] ? asprintf(&text, "%s\n", path) : asprintf(&text, "%s", "");
+    if (printed < 0)
+        return NULL;
+    *length = (size_t)printed;
+    return text;
 }
 
 /* With the budget as it is now, so that it can be fed back. */

@@ -7,6 +7,7 @@
 
 #include "fs/residentfs.h"
 #include "fs/session.h"
+#include "fs/share.h"
 
 char *virtual_text_status(struct residentfs *fs, size_t *length);
 char *virtual_text_budget(struct residentfs *fs, size_t *length);
@@ -14,6 +15,8 @@ char *virtual_text_metrics(struct residentfs *fs, size_t *length);
 char *virtual_text_telemetry(struct residentfs *fs, size_t *length);
 char *virtual_text_buffers(struct residentfs *fs, size_t *length);
 char *virtual_text_config(struct residentfs *fs, size_t *length);
+/* The path of the share socket, a line; empty when nobody can connect. */
+char *virtual_text_socket(struct residentfs *fs, size_t *length);
 char *virtual_text_version(struct residentfs *fs, size_t *length);
 
 /* -- private to virtual_*.c -------------------------------------------------------------------- */
@@ -28,6 +31,7 @@ struct virtual_figures {
     bool lost, degraded;
     char lost_reason[160];
     struct session_report transport;
+    struct share_report share;
     double uptime_seconds;
 };
 

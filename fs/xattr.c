@@ -5,6 +5,7 @@
 
 #include "fs/inode_acl.h"
 #include "fs/namespace.h"
+#include "fs/share.h"
 #include "fs/xattr_list.h"
 
 /* Answered from the buffer, never stored, not listed: so that cp -a and rsync -X do not carry them
@@ -126,21 +127,10 @@ static ssize_t names_of_acls(const struct inode *inode, char *names, size_t size
 
 /* -- all attributes ---------------------------------------------------------------------------- */
 
-static const char *state_text(enum buffer_state state)
-{
-    switch (state) {
-    case BUFFER_OK:
-        return "ok";
-    case BUFFER_FAILED:
-        return "failed";
-    }
-    return "unknown";
-}
-
-#define RESIDENT_TEXT_BYTES 64
+#define RESIDENT_TEXT_BYTES SHARE_PATH_BYTES
 
 /* NAME is what follows the prefix. The length of the text, or -ENODATA. */
-static int resident_text(const struct inode *inode, const char *name,
+static int resident_text(struct residentfs *fs, const struct inode *inode, const char *name,
                          char text[RESIDENT_TEXT_BYTES])
 {
     struct buffer_report report;
@@ -151,7 +141,13 @@ static int resident_text(const struct inode *inode, const char *name,
         const struct device_identity *identity = device_identity(buffer_device(inode->buffer));
         return snprintf(text, RESIDENT_TEXT_BYTES, "%s:%d", identity->driver, identity->index);
     }
+    if (strcmp(name, "socket") == 0) {
+        share_get_socket_path(fs->share, text);
+        return text[0] ? (int)strlen(text) : -ENODATA;
+    }
     buffer_get_report(inode->buffer, &report);
+    if (strcmp(name, "shares") == 0)
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%u", report.shares);
     if (strcmp(name, "resident_bytes") == 0)
         return snprintf(text, RESIDENT_TEXT_BYTES, "%" PRIu64, report.resident_bytes);
     if (strcmp(name, "dirty_bytes") == 0)
@@ -159,7 +155,7 @@ static int resident_text(const struct inode *inode, const char *name,
     if (strcmp(name, "length_bytes") == 0)
         return snprintf(text, RESIDENT_TEXT_BYTES, "%" PRIu64, report.length_bytes);
     if (strcmp(name, "state") == 0)
-        return snprintf(text, RESIDENT_TEXT_BYTES, "%s", state_text(report.state));
+        return snprintf(text, RESIDENT_TEXT_BYTES, "%s", buffer_state_name(report.state));
     return -ENODATA;
 }
 
@@ -190,7 +186,8 @@ static void handle_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, si
     }
     if (has_prefix(name, RESIDENT_PREFIX)) {
         char text[RESIDENT_TEXT_BYTES];
-        ssize_t length = resident_text(inode, name + strlen(RESIDENT_PREFIX), text);
+        ssize_t length =
+            resident_text(request_fs(req), inode, name + strlen(RESIDENT_PREFIX), text);
         reply_value(req, length, text, size);
         return;
     }

@@ -32,6 +32,8 @@
 extern "C" {
 #endif
 
+#pragma GCC visibility push(default)
+
 struct resident_mapping;
 struct resident_attachment;
 
@@ -87,11 +89,13 @@ int resident_is_read_only(const struct resident_mapping *mapping);
 int resident_attach(const char *path, uint64_t pointer, size_t bytes, mode_t mode,
                     struct resident_attachment **out);
 
-/* The daemon has let go of the memory when this returns 0. The file stays, and gives EIO. */
+/* The daemon has let go of the memory when this returns. The file stays, and gives EIO. */
 int resident_detach(struct resident_attachment *attachment);
 
 /* Of the calling thread's last call that failed; "" before any did. */
 const char *resident_error(void);
+
+#pragma GCC visibility pop
 
 #ifdef __cplusplus
 }

@@ -98,13 +98,17 @@ static bool device_valid(const CUmemAllocationProp *properties)
            (unsigned)properties->location.id < emulated.config.devices;
 }
 
+/* Takes a reference of PHYSICAL over. */
 static CUresult handle_create(struct physical *physical, CUmemGenericAllocationHandle *handle)
 {
-    *handle = handle_add(&emulated.physicals, physical);
-    if (!*handle) {
+    if (physical->handle_refs == 0)
+        physical->handle = handle_add(&emulated.physicals, physical);
+    if (!physical->handle) {
         physical_unref(physical);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    physical->handle_refs++;
+    *handle = physical->handle;
     return CUDA_SUCCESS;
 }
 
@@ -138,7 +142,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     struct physical *physical = handle_find(&emulated.physicals, handle);
     if (!physical)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    handle_remove(&emulated.physicals, handle);
+    if (--physical->handle_refs == 0)
+        handle_remove(&emulated.physicals, handle);
     physical_unref(physical);
     return leave(CUDA_SUCCESS);
 }

@@ -397,8 +397,9 @@ EXPORT void residentfs_emulated_stats(struct residentfs_emulated_stats *stats)
         .hazards = emulated.hazards,
     };
     for (size_t i = 0; i < emulated.physicals.count; i++) {
-        if (emulated.physicals.objects[i])
-            stats->handles++;
+        struct physical *physical = emulated.physicals.objects[i];
+        if (physical)
+            stats->handles += physical->handle_refs;
     }
     for (size_t i = 0; i < emulated.reservation_count; i++) {
         struct reservation *reservation = emulated.reservations[i];
