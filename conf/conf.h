@@ -66,6 +66,7 @@ struct conf {
     uint32_t streams;       /* for uploads, per device */
     uint32_t flush_interval_ms;
     uint64_t direct_threshold_bytes;
+    enum conf_scrub { CONF_SCRUB_OFF, CONF_SCRUB_ON } scrub;
 
     /* [mount] */
     enum conf_switch allow_other; /* see conf_allows_other */

@@ -4,6 +4,7 @@
 #define FIELD(name) offsetof(struct conf, name)
 
 static const char *const cache_choices[] = {[CONF_CACHE_OFF] = "off", [CONF_CACHE_ON] = "on", NULL};
+static const char *const scrub_choices[] = {[CONF_SCRUB_OFF] = "off", [CONF_SCRUB_ON] = "on", NULL};
 static const char *const switch_choices[] = {
     [CONF_SWITCH_AUTO] = "auto", [CONF_SWITCH_ON] = "on", [CONF_SWITCH_OFF] = "off", NULL};
 static const char *const log_choices[] = {
@@ -135,6 +136,15 @@ static const struct conf_option options[] = {
         .min = 4 * KIB,
         .max = 64 * MIB,
         .flags = CONF_ADVANCED,
+    },
+    {
+        .name = "scrub",
+        .section = "transfer",
+        .type = CONF_ENUM,
+        .offset = FIELD(scrub),
+        .default_text = "off",
+        .help = "zero device memory before the driver gets it back",
+        .choices = scrub_choices,
     },
     {
         .name = "allow_other",

@@ -66,7 +66,7 @@ ssize_t buffer_share_export(struct buffer *buffer, uint64_t offset, uint64_t end
         err = -EINVAL;
     for (size_t i = extent_map_search(map, offset); err == 0 && i < map->count && done < count;
          i++) {
-        const struct extent *extent = &map->items[i];
+        struct extent *extent = &map->items[i];
         if (extent->offset < offset)
             continue;
         if (extent->offset >= end)
@@ -76,9 +76,10 @@ ssize_t buffer_share_export(struct buffer *buffer, uint64_t offset, uint64_t end
             &descriptor, extent->chunk.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
         if (result != CUDA_SUCCESS)
             err = device_failure(buffer->device, result, "cuMemExportToShareableHandle", "a chunk");
-        else
-            chunks[done++] =
-                (struct buffer_share_chunk){extent->offset, extent->length, descriptor};
+        if (result != CUDA_SUCCESS)
+            break;
+        extent->chunk.exported = true;
+        chunks[done++] = (struct buffer_share_chunk){extent->offset, extent->length, descriptor};
     }
     pthread_rwlock_unlock(&buffer->lock);
     if (err == 0)

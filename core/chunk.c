@@ -82,11 +82,37 @@ static void chunk_stuck(struct device *device, struct chunk *chunk, CUresult res
         chunk_quarantine(device, chunk);
 }
 
+/* False: a memset may still be running on it. */
+static bool chunk_scrub(struct device *device, const struct chunk *chunk)
+{
+    const struct driver *driver = device->driver;
+    CUstream stream;
+
+    if (stream_lease(device, &stream) < 0)
+        return true; /* and has been reported; freeing comes first */
+    CUresult result = driver->cuMemsetD8Async(chunk->address, 0, chunk->length, stream);
+    if (result != CUDA_SUCCESS)
+        device_failure(device, result, "cuMemsetD8Async", "scrubbing a chunk");
+    result = driver->cuStreamSynchronize(stream);
+    if (result == CUDA_SUCCESS) {
+        stream_return(device, stream);
+        return true;
+    }
+    device_failure(device, result, "cuStreamSynchronize", "scrubbing a chunk");
+    stream_quarantine(device, stream);
+    return false;
+}
+
 void chunk_destroy(struct device *device, struct chunk *chunk)
 {
     const struct driver *driver = device->driver;
     CUresult result;
 
+    if (device->options.scrub && !chunk->exported && !device_is_lost(device) &&
+        !chunk_scrub(device, chunk) && !device_is_lost(device)) {
+        chunk_quarantine(device, chunk);
+        return;
+    }
     if (device_is_lost(device)) {
         /* The context is gone and so is the memory: nothing that could be given back. */
         budget_release(&device->budget, chunk->length);

@@ -25,6 +25,7 @@ struct device_options {
     unsigned int flush_interval_ms;  /* how long a gathered write may wait; 0: submit at once */
     uint64_t direct_threshold_bytes; /* page-locked writes this long are copied from where they
                                         are */
+    bool scrub;                      /* zero device memory before it goes back to the driver */
 };
 
 #define DEVICE_NAME_BYTES 128
@@ -91,7 +92,10 @@ struct pinned_memory {
     size_t mapping_length;
 };
 
-/* Page-aligned, hugepage-backed where the kernel can. 0, -ENOMEM. Counts as staging. */
+/*
+ * Page-aligned, hugepage-backed where the kernel can, and left out of core dumps. 0, -ENOMEM.
+ * Counts as staging.
+ */
 errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory, size_t length);
 /* The caller guarantees that no copy touches it any more. */
 void pinned_memory_finish(struct device *device, struct pinned_memory *memory);

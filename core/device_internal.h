@@ -100,7 +100,8 @@ void slab_pool_finish(struct device *device);
 struct chunk {
     CUmemGenericAllocationHandle handle;
     CUdeviceptr address;
-    uint64_t length; /* bytes, a multiple of CHUNK_UNIT_BYTES */
+    uint64_t length;       /* bytes, a multiple of CHUNK_UNIT_BYTES */
+    _Atomic bool exported; /* another process may have it mapped */
 };
 
 /*
@@ -108,7 +109,10 @@ struct chunk {
  * content is undefined: the caller zeroes it before a byte of it can be read.
  */
 errint_t chunk_create(struct device *device, uint64_t length, struct chunk *chunk);
-/* No copy may be running on it. */
+/*
+ * No copy may be running on it. With the option scrub it is zeroed first, unless it was exported:
+ * a program may go on using what it has mapped.
+ */
 void chunk_destroy(struct device *device, struct chunk *chunk);
 /* A copy may be running on it: stays mapped and in the budget for good. */
 void chunk_quarantine(struct device *device, struct chunk *chunk);

@@ -33,6 +33,7 @@ errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory,
         return -ENOMEM;
     if (huge)
         madvise(mapping, mapping_length, MADV_HUGEPAGE);
+    madvise(mapping, mapping_length, MADV_DONTDUMP); /* other people's bytes */
     *memory = (struct pinned_memory){
         .bytes = mapping, .length = length, .mapping = mapping, .mapping_length = mapping_length};
     CUresult result =

@@ -45,6 +45,7 @@ static struct device_options device_options_of(const struct conf *conf)
         .upload_streams = conf->streams,
         .flush_interval_ms = conf->flush_interval_ms,
         .direct_threshold_bytes = conf->direct_threshold_bytes,
+        .scrub = conf->scrub == CONF_SCRUB_ON,
     };
 }
 
