@@ -1081,6 +1081,7 @@ static const struct call {
     {"createmany", 2, 2, call_createmany},
     {"listmany", 2, 3, call_listmany},
     {"unlinkwhilelisting", 2, 2, call_unlinkwhilelisting},
+    {"renamewhilelisting", 2, 2, call_renamewhilelisting},
     {"unlinkmany", 2, 2, call_unlinkmany},
     {"churn", 2, 3, call_churn},
     {"seekdir", 1, 1, call_seekdir},
