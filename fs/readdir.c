@@ -11,6 +11,7 @@
 
 /* fuse_file_info.fh of a directory; none for .resident. */
 struct open_directory {
+    struct handle handle;
     bool noatime;
     /* Entries made later are left out until the listing is started again. A listing that renames
      * each entry it is told of would else be told of it for ever. */
@@ -202,6 +203,18 @@ static struct open_directory *open_directory_of(const struct fuse_file_info *fi)
     return (struct open_directory *)(uintptr_t)fi->fh;
 }
 
+static void open_directory_destroy(struct residentfs *fs, struct open_directory *open_directory)
+{
+    handle_list_remove(&fs->open_directories, &open_directory->handle);
+    free(open_directory);
+}
+
+void readdir_finish(struct residentfs *fs)
+{
+    while (fs->open_directories.first)
+        open_directory_destroy(fs, (struct open_directory *)fs->open_directories.first);
+}
+
 static void accessed(const struct residentfs *fs, struct inode *inode,
                      const struct fuse_file_info *fi)
 {
@@ -236,6 +249,7 @@ static void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info
     if (!inode)
         return;
 
+    struct residentfs *fs = request_fs(req);
     struct open_directory *open_directory = malloc(sizeof(*open_directory));
     if (!open_directory) {
         fuse_reply_err(req, ENOMEM);
@@ -243,9 +257,10 @@ static void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info
     }
     open_directory->noatime = (fi->flags & O_NOATIME) != 0;
     atomic_init(&open_directory->last_cookie, last_cookie_now(inode->directory));
+    handle_list_add(&fs->open_directories, &open_directory->handle);
     fi->fh = (uintptr_t)open_directory;
-    if (fuse_reply_open(req, fi) != 0)
-        free(open_directory);
+    if (fuse_reply_open(req, fi) < 0)
+        open_directory_destroy(fs, open_directory);
 }
 
 static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
@@ -305,8 +320,8 @@ static void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_
 
 static void handle_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    (void)ino;
-    free(open_directory_of(fi)); /* NULL: of .resident */
+    if (!virtual_is(ino))
+        open_directory_destroy(request_fs(req), open_directory_of(fi));
     fuse_reply_err(req, 0);
 }
 
