@@ -194,6 +194,11 @@ struct directory_entry *directory_next(const struct directory *directory, size_t
     return NULL;
 }
 
+uint64_t directory_last_cookie(const struct directory *directory)
+{
+    return directory->next_cookie - 1;
+}
+
 struct directory_entry *directory_at(const struct directory *directory, uint64_t cookie)
 {
     if (!cookie)

@@ -69,6 +69,9 @@ errint_t directory_insert(struct directory *directory, const char *name, struct 
 /* Frees the entry. */
 void directory_remove(struct directory *directory, struct directory_entry *entry);
 
+/* The cookie of the entry that was made last, whether it is still there or not. */
+uint64_t directory_last_cookie(const struct directory *directory);
+
 /* The entry with this very cookie, or NULL. */
 struct directory_entry *directory_at(const struct directory *directory, uint64_t cookie);
 

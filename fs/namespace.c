@@ -91,7 +91,8 @@ void namespace_fill_entry(struct residentfs *fs, struct inode *inode,
 {
     memset(entry, 0, sizeof(*entry));
     entry->ino = inode->ino;
-    entry->generation = 1; /* inode numbers are never reused */
+    /* Numbers are used once in a mount; with the generation, once in all mounts. */
+    entry->generation = inode->ino == INODE_ROOT ? 0 : fs->generation;
     entry->entry_timeout = fs->conf->entry_timeout_s;
     entry->attr_timeout = fs->conf->attr_timeout_s;
     inode_stat(inode, &entry->attr);
@@ -122,6 +123,32 @@ static void reply_no_entry(fuse_req_t req, struct residentfs *fs)
     fuse_reply_entry(req, &entry);
 }
 
+/* The kernel asks for "." and ".." of a number that came in a handle (open_by_handle_at, NFS) and
+ * of which it may know nothing any more. */
+static void lookup_by_handle(fuse_req_t req, fuse_ino_t ino, bool parent)
+{
+    struct residentfs *fs = request_fs(req);
+    struct inode *inode = inode_table_get(fs->inodes, ino);
+
+    if (inode && parent) {
+        struct inode *child = inode;
+        pthread_mutex_lock(&child->mutex);
+        uint64_t parent_ino = child->parent_ino;
+        pthread_mutex_unlock(&child->mutex);
+        inode_unref(fs->inodes, child, 1);
+        inode = inode_table_get(fs->inodes, parent_ino);
+    }
+    if (!inode) {
+        fuse_reply_err(req, ESTALE);
+        return;
+    }
+    inode_lookup_added(inode);
+    struct fuse_entry_param entry;
+    namespace_fill_entry(fs, inode, &entry);
+    reply_entry(req, fs, inode, &entry);
+    inode_unref(fs->inodes, inode, 1);
+}
+
 static void handle_lookup(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
 {
     struct residentfs *fs = request_fs(req);
@@ -140,6 +167,11 @@ static void handle_lookup(fuse_req_t req, fuse_ino_t parent_ino, const char *nam
             reply_no_entry(req, fs);
             return;
         }
+    }
+
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) {
+        lookup_by_handle(req, parent_ino, name[1] == '.');
+        return;
     }
 
     struct inode *parent = request_inode(req, parent_ino);
@@ -526,6 +558,7 @@ errint_t namespace_init(struct residentfs *fs)
 
 void namespace_finish(struct residentfs *fs)
 {
+    readdir_finish(fs);
     inode_table_destroy(fs->inodes);
     fs->inodes = NULL;
     fs->root = NULL;

@@ -58,6 +58,8 @@ void handle_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino
 
 /* fs/readdir.c */
 void readdir_operations(struct fuse_lowlevel_ops *ops);
+/* Closes what the kernel has not released. No handler runs any more. */
+void readdir_finish(struct residentfs *fs);
 
 /* fs/attributes.c */
 void attributes_operations(struct fuse_lowlevel_ops *ops);

@@ -105,6 +105,7 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     want(connection, FUSE_CAP_ASYNC_READ);
     want(connection, FUSE_CAP_ASYNC_DIO);
     want(connection, FUSE_CAP_ATOMIC_O_TRUNC);
+    want(connection, FUSE_CAP_EXPORT_SUPPORT);
     want(connection, FUSE_CAP_PARALLEL_DIROPS);
     want(connection, FUSE_CAP_READDIRPLUS);
     want(connection, FUSE_CAP_READDIRPLUS_AUTO);

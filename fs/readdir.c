@@ -1,16 +1,27 @@
 /*
- * Listing directories. The offset of an entry is its cookie (fs/directory.h), so an open directory
- * needs no state of its own, and seekdir works with any offset ever given out.
+ * Listing directories. The offset of an entry is its cookie (fs/directory.h), so seekdir works with
+ * any offset ever given out.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "fs/namespace.h"
 
+/* fuse_file_info.fh of a directory; none for .resident. */
+struct open_directory {
+    struct handle handle;
+    bool noatime;
+    /* Entries made later are left out until the listing is started again. A listing that renames
+     * each entry it is told of would else be told of it for ever. */
+    _Atomic uint64_t last_cookie;
+};
+
 /* A reply in the making. */
 struct listing {
     fuse_req_t req;
+    uint64_t last_cookie;
     char *bytes; /* owned */
     size_t size, used;
 };
@@ -49,6 +60,14 @@ static bool add_plus_without_lookup(struct listing *listing, const char *name, u
     return true;
 }
 
+/* The entry at *POSITION, if it belongs to the listing. The directory's lock is held. */
+static struct directory_entry *next_entry(const struct listing *listing,
+                                          const struct directory *directory, size_t *position)
+{
+    struct directory_entry *entry = directory_next(directory, position);
+    return entry && entry->cookie <= listing->last_cookie ? entry : NULL;
+}
+
 /* "." and "..", if they come after the offset. False when the listing is full. */
 static bool add_dots(struct listing *listing, struct inode *directory, uint64_t offset, bool plus)
 {
@@ -81,7 +100,7 @@ static void list_plain(struct listing *listing, struct inode *inode, uint64_t of
         return;
     pthread_rwlock_rdlock(&directory->lock);
     size_t position = directory_seek(directory, offset);
-    while ((entry = directory_next(directory, &position)) &&
+    while ((entry = next_entry(listing, directory, &position)) &&
            add_plain(listing, entry->name, entry->inode->ino, entry->inode->type, entry->cookie))
         ;
     pthread_rwlock_unlock(&directory->lock);
@@ -130,7 +149,7 @@ static void gather_plus(struct plus_listing *plus, struct directory *directory, 
 
     pthread_rwlock_rdlock(&directory->lock);
     size_t position = directory_seek(directory, offset);
-    while ((entry = directory_next(directory, &position))) {
+    while ((entry = next_entry(listing, directory, &position))) {
         size_t length = plus_entry_bytes(listing->req, entry->name);
         if (length > listing->size - listing->used)
             break;
@@ -168,26 +187,6 @@ static void list_plus(struct residentfs *fs, struct plus_listing *plus, struct i
 
 /* -- handlers ---------------------------------------------------------------------------------- */
 
-static void accessed(const struct residentfs *fs, struct inode *inode,
-                     const struct fuse_file_info *fi)
-{
-    if (!fi->fh)
-        namespace_accessed(fs, inode);
-}
-
-static void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
-{
-    struct inode *inode = NULL;
-    if (!virtual_is(ino) && !(inode = request_inode(req, ino)))
-        return;
-    if (inode && !S_ISDIR(inode->type)) {
-        fuse_reply_err(req, ENOTDIR);
-    } else {
-        fi->fh = (fi->flags & O_NOATIME) != 0; /* all that readdir has to know */
-        fuse_reply_open(req, fi);
-    }
-}
-
 /* NULL: replied. */
 static struct inode *request_directory(fuse_req_t req, fuse_ino_t ino)
 {
@@ -197,6 +196,71 @@ static struct inode *request_directory(fuse_req_t req, fuse_ino_t ino)
         return NULL;
     }
     return inode;
+}
+
+static struct open_directory *open_directory_of(const struct fuse_file_info *fi)
+{
+    return (struct open_directory *)(uintptr_t)fi->fh;
+}
+
+static void open_directory_destroy(struct residentfs *fs, struct open_directory *open_directory)
+{
+    handle_list_remove(&fs->open_directories, &open_directory->handle);
+    free(open_directory);
+}
+
+void readdir_finish(struct residentfs *fs)
+{
+    while (fs->open_directories.first)
+        open_directory_destroy(fs, (struct open_directory *)fs->open_directories.first);
+}
+
+static void accessed(const struct residentfs *fs, struct inode *inode,
+                     const struct fuse_file_info *fi)
+{
+    if (!open_directory_of(fi)->noatime)
+        namespace_accessed(fs, inode);
+}
+
+static uint64_t last_cookie_now(struct directory *directory)
+{
+    pthread_rwlock_rdlock(&directory->lock);
+    uint64_t cookie = directory_last_cookie(directory);
+    pthread_rwlock_unlock(&directory->lock);
+    return cookie;
+}
+
+/* Where a listing that goes on at OFFSET ends. */
+static uint64_t listing_end(struct inode *inode, off_t offset, const struct fuse_file_info *fi)
+{
+    struct open_directory *open_directory = open_directory_of(fi);
+    if (offset == 0)
+        atomic_store(&open_directory->last_cookie, last_cookie_now(inode->directory));
+    return atomic_load(&open_directory->last_cookie);
+}
+
+static void handle_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    if (virtual_is(ino)) {
+        fuse_reply_open(req, fi);
+        return;
+    }
+    struct inode *inode = request_directory(req, ino);
+    if (!inode)
+        return;
+
+    struct residentfs *fs = request_fs(req);
+    struct open_directory *open_directory = malloc(sizeof(*open_directory));
+    if (!open_directory) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    open_directory->noatime = (fi->flags & O_NOATIME) != 0;
+    atomic_init(&open_directory->last_cookie, last_cookie_now(inode->directory));
+    handle_list_add(&fs->open_directories, &open_directory->handle);
+    fi->fh = (uintptr_t)open_directory;
+    if (fuse_reply_open(req, fi) < 0)
+        open_directory_destroy(fs, open_directory);
 }
 
 static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
@@ -210,7 +274,12 @@ static void handle_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t of
     if (!inode)
         return;
 
-    struct listing listing = {.req = req, .size = size, .bytes = malloc(size)};
+    struct listing listing = {
+        .req = req,
+        .last_cookie = listing_end(inode, offset, fi),
+        .size = size,
+        .bytes = malloc(size),
+    };
     if (!listing.bytes) {
         fuse_reply_err(req, ENOMEM);
         return;
@@ -238,6 +307,7 @@ static void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_
     if (plus_listing_init(&plus, req, size) < 0) {
         fuse_reply_err(req, ENOMEM);
     } else {
+        plus.listing.last_cookie = listing_end(inode, offset, fi);
         list_plus(fs, &plus, inode, (uint64_t)offset);
         accessed(fs, inode, fi);
         /* The kernel did not take the reply, so it has not looked up what is in it. */
@@ -250,8 +320,8 @@ static void handle_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_
 
 static void handle_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    (void)ino;
-    (void)fi;
+    if (!virtual_is(ino))
+        open_directory_destroy(request_fs(req), open_directory_of(fi));
     fuse_reply_err(req, 0);
 }
 

@@ -21,11 +21,13 @@ struct residentfs {
     struct inode *root;
     uid_t owner_uid; /* who mounted it */
     gid_t owner_gid;
-    time_t started;                  /* when it was mounted */
-    struct handle_list open_files;   /* struct open_file */
-    struct handle_list open_virtual; /* struct virtual_file */
-    struct session *session;         /* fs/session.h */
-    struct share *share;             /* fs/share.h; NULL with share=off */
+    time_t started;                      /* when it was mounted */
+    uint32_t generation;                 /* of its inode numbers, for handles of earlier mounts */
+    struct handle_list open_files;       /* struct open_file */
+    struct handle_list open_virtual;     /* struct virtual_file */
+    struct handle_list open_directories; /* struct open_directory of fs/readdir.c */
+    struct session *session;             /* fs/session.h */
+    struct share *share;                 /* fs/share.h; NULL with share=off */
 
     /* As negotiated; constant after INIT. */
     struct fuse_conn_info connection;

@@ -184,8 +184,10 @@ errint_t serve(const struct conf *conf, struct startup *startup)
                 .owner_uid = getuid(),
                 .owner_gid = getgid(),
                 .started = time(NULL),
+                .generation = (uint32_t)monotonic_ns(),
                 .open_files = {.mutex = PTHREAD_MUTEX_INITIALIZER},
                 .open_virtual = {.mutex = PTHREAD_MUTEX_INITIALIZER},
+                .open_directories = {.mutex = PTHREAD_MUTEX_INITIALIZER},
             },
         .signal_fd = -1,
     };

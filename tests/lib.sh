@@ -355,6 +355,8 @@ end_mount() {
         fi
     fi
     if [ "$pid" != 0 ]; then
+        # A mount namespace that somebody made meanwhile has the mount, too, until its mount point is removed.
+        wait_for "! alive $pid" 3 || { rmdir "$directory" && mkdir "$directory"; } || true
         if ! wait_for "! alive $pid" 60; then
             diag "daemon $pid did not end within 60 s after the unmount: killed"
             kill -9 "$pid"

@@ -10,9 +10,9 @@
 #
 # unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix
 # and transfer under ASan and UBSan. tsan: unit under TSan. posix-cached: posix with cache=on. posix-second: posix
-# with another build, of a newer libfuse say, in the folder RESIDENTFS_SECOND_BUILD. Every other SUITE is tests/SUITE/*.t: TAP on
-# stdout, run by prove with RESIDENTFS (path of the daemon), FSOP (path of the tests' helper), DEVICE, and
-# TMPDIR, a folder of the suite's own. A line "# timeout: SECONDS" among the first ten sets a test's limit
+# with a daemon built with the libfuse of packaging/subprojects, or with the one in RESIDENTFS_SECOND_BUILD.
+# Every other SUITE is tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the daemon), FSOP
+# (path of the tests' helper), DEVICE, and TMPDIR, a folder of the suite's own. A line "# timeout: SECONDS" among the first ten sets a test's limit
 # (300 otherwise).
 #
 # After each suite, processes that it left running and mounts that it left under its TMPDIR are failures, and
@@ -311,7 +311,7 @@ own_files() {
     if git -C "$root" rev-parse --git-dir >/dev/null 2>&1; then
         git -C "$root" ls-files -- "$@"
     else
-        (cd "$root" && find . -path './build*' -prune -o -type f -print | sed 's,^\./,,' | sort) |
+        (cd "$root" && find . \( -path './build*' -o -path './packaging/subprojects' \) -prune -o -type f -print | sed 's,^\./,,' | sort) |
             while read -r file; do
                 for pattern; do
                     # shellcheck disable=SC2053,SC2254 # a pattern
@@ -361,17 +361,35 @@ run_posix_cached() {
     run_shell posix
 }
 
+# Whether one of the places that the newest libfuse is downloaded from is known here.
+libfuse_in_reach() {
+    local host
+    while read -r host; do
+        ! getent hosts "$host" >/dev/null || return 0
+    done < <(sed -nE 's,^source(_fallback)?_url = [a-z]+://([^/]+)/.*,\2,p' "$root/packaging/subprojects/fuse3.wrap")
+    return 1
+}
+
 run_posix_second() {
-    local daemon_build=${RESIDENTFS_SECOND_BUILD:-}
-    if [ -z "$daemon_build" ]; then
-        echo "skipped: RESIDENTFS_SECOND_BUILD names no second build"
+    local daemon_build=${RESIDENTFS_SECOND_BUILD:-} status=0
+    if [ -n "$daemon_build" ]; then
+        daemon_build=$(realpath -m "$daemon_build")
+    else
+        daemon_build=$root/build-second
+        build_into "$daemon_build" "$suite_logs/build.log" --force-fallback-for=fuse3 -Dtests=false || status=$?
+        if [ $status -ne 0 ] && grep -q 'is the internet available' "$suite_logs/build.log" && ! libfuse_in_reach; then
+            suite_skipped=$((suite_skipped + 1))
+            echo "skipped: no network to download libfuse from"
+            return 0
+        fi
+        result $status "builds with the libfuse of packaging/subprojects/fuse3.wrap" "$suite_logs/build.log"
+        [ $status -eq 0 ] || return 0
+    fi
+    if ! "$daemon_build/residentfs" --version >"$suite_logs/version.log" 2>&1; then
+        result 1 "$daemon_build/residentfs runs" "$suite_logs/version.log"
         return 0
     fi
-    daemon_build=$(realpath -m "$daemon_build")
-    if [ ! -x "$daemon_build/residentfs" ]; then
-        result 1 "no residentfs in RESIDENTFS_SECOND_BUILD=$daemon_build"
-        return 0
-    fi
+    grep libfuse "$suite_logs/version.log"
     run_shell posix
 }
 

@@ -595,6 +595,41 @@ static int call_linkempty(char **a, int n)
     return linkat(file_of(a[0]), "", AT_FDCWD, a[1], AT_EMPTY_PATH);
 }
 
+#define HANDLE_BYTES 128 /* MAX_HANDLE_SZ of all kernels so far */
+
+/* savehandle PATH HOSTFILE: the handle of a file, as NFS servers keep it. */
+static int call_savehandle(char **a, int n)
+{
+    (void)n;
+    union {
+        struct file_handle handle;
+        char bytes[sizeof(struct file_handle) + HANDLE_BYTES];
+    } of = {.handle.handle_bytes = HANDLE_BYTES};
+    int mount_id, file;
+    if (name_to_handle_at(AT_FDCWD, a[0], &of.handle, &mount_id, 0) < 0 ||
+        (file = open(a[1], O_WRONLY | O_CREAT | O_TRUNC, 0600)) < 0)
+        return -1;
+    return write(file, &of, sizeof of) == sizeof of ? close(file) : -1;
+}
+
+/* openhandle HOSTFILE FLAGS: of the mount that the working directory is in. */
+static int call_openhandle(char **a, int n)
+{
+    (void)n;
+    union {
+        struct file_handle handle;
+        char bytes[sizeof(struct file_handle) + HANDLE_BYTES];
+    } of;
+    int file = open(a[0], O_RDONLY), mount = open(".", O_RDONLY | O_DIRECTORY);
+    if (file < 0 || mount < 0 || read(file, &of, sizeof of) != sizeof of || close(file) < 0)
+        return -1;
+    int opened = open_by_handle_at(mount, &of.handle, (int)FLAGS_OF(a[1], open_flags));
+    int error = errno;
+    close(mount);
+    errno = error;
+    return keep_file(opened);
+}
+
 static int call_symlink(char **a, int n)
 {
     (void)n;
@@ -1055,6 +1090,8 @@ static const struct call {
     {"link", 2, 2, call_link},
     {"linkfile", 2, 2, call_linkfile},
     {"linkempty", 2, 2, call_linkempty},
+    {"savehandle", 2, 2, call_savehandle},
+    {"openhandle", 2, 2, call_openhandle},
     {"symlink", 2, 2, call_symlink},
     {"readlink", 1, 1, call_readlink},
     {"mknod", 3, 5, call_mknod},
@@ -1081,6 +1118,7 @@ static const struct call {
     {"createmany", 2, 2, call_createmany},
     {"listmany", 2, 3, call_listmany},
     {"unlinkwhilelisting", 2, 2, call_unlinkwhilelisting},
+    {"renamewhilelisting", 2, 2, call_renamewhilelisting},
     {"unlinkmany", 2, 2, call_unlinkmany},
     {"churn", 2, 3, call_churn},
     {"seekdir", 1, 1, call_seekdir},

@@ -14,6 +14,7 @@ int call_createmany(char **a, int n);
 int call_listmany(char **a, int n);
 int call_unlinkmany(char **a, int n);
 int call_unlinkwhilelisting(char **a, int n);
+int call_renamewhilelisting(char **a, int n);
 int call_churn(char **a, int n);
 int call_seekdir(char **a, int n);
 int call_seekdeleted(char **a, int n);

@@ -112,6 +112,30 @@ int call_unlinkwhilelisting(char **a, int n)
     return list_many(a[0], number_of(a[1]), UNLINK);
 }
 
+/* renamewhilelisting DIRECTORY COUNT: renames each entry that the listing tells of, and back. Fails
+ * with ELOOP when it was told of more than four times as many as there are. */
+int call_renamewhilelisting(char **a, int n)
+{
+    (void)n;
+    long long limit = 4 * number_of(a[1]);
+    DIR *directory = opendir(a[0]);
+    if (!directory)
+        return -1;
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(directory)); errno = 0) {
+        if (entry->d_name[0] == '.')
+            continue;
+        if (limit-- == 0) {
+            errno = ELOOP;
+            return -1;
+        }
+        if (renameat(dirfd(directory), entry->d_name, dirfd(directory), "other") < 0 ||
+            renameat(dirfd(directory), "other", dirfd(directory), entry->d_name) < 0)
+            return -1;
+    }
+    return errno ? -1 : closedir(directory);
+}
+
 /* Creates, renames and removes names of its own, for ever; says so on READY once it does. */
 static void churn(const char *path, int process, int ready)
 {

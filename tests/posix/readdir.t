@@ -20,6 +20,10 @@ for look in "" stat; do
     sees "five listings ${look:+with attributes }while others create, rename and delete: what is there throughout is seen once" \
         "$(for _ in 1 2 3 4 5; do echo "seen 1000 repeated 0 missing 0"; done)" churn some 1000 $look
 done
+mkdir renamed
+works "2000 files" createmany renamed 2000
+works "renaming each while listing comes to an end" renamewhilelisting renamed 2000
+sees "and leaves them all" "seen 2000 repeated 0 missing 0" listmany renamed 2000
 mkdir types && cd types || exit 1
 touch file && mkdir dir && ln -s x link && mkfifo fifo
 is "entries carry their type" "$(find . -mindepth 1 -printf '%f %y\n' | sort)" "dir d
@@ -31,7 +35,7 @@ is ". and .. come too" "$(ls -a | head -n 2 | tr "\n" " ")" ". .. "
 cd .. || exit 1
 sees "a name created after rewinddir is listed" "same 5" mkdir fresh : open fresh/1 O_CREAT,O_WRONLY 0644 : open fresh/2 O_CREAT,O_WRONLY 0644 : open fresh/3 O_CREAT,O_WRONLY 0644 : seekdir fresh
 expect_errno "fsync of a directory works, writing does not" EBADF open some O_RDONLY,O_DIRECTORY : fsync 0 : write 0 x
-ok "rm -r of it all" rm -r some half types fresh
+ok "rm -r of it all" rm -r some half renamed types fresh
 is "nothing is left" "$(ls -A)" ""
 
 unmount_fs
