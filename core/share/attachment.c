@@ -11,6 +11,7 @@
 
 struct resident_attachment {
     int socket;
+    pid_t process;
 };
 
 /* The name of the driver that the file system of FILE uses. */
@@ -166,6 +167,7 @@ int resident_attach(const char *path, uint64_t pointer, size_t bytes, mode_t mod
     if (!attachment)
         return share_fail(-ENOMEM, "no host memory");
     attachment->socket = -1;
+    attachment->process = getpid();
     int file = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_DIRECT, mode);
     if (file < 0) {
         errint_t error = share_fail(-errno, "%s: %s", path, strerror(errno));
@@ -189,7 +191,10 @@ int resident_detach(struct resident_attachment *attachment)
 {
     if (!attachment)
         return 0;
-    share_disconnect(attachment->socket);
+    if (attachment->process == getpid())
+        share_disconnect(attachment->socket);
+    else
+        close(attachment->socket);
     free(attachment);
     return 0;
 }

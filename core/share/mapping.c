@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,8 @@ struct resident_mapping {
     uint64_t length;         /* of the file */
     struct chunks chunks;    /* each mapped at address + offset */
     bool read_only;
+    atomic_uint holds; /* who will call resident_unmap */
+    pid_t process;
 };
 
 /* -- chunks ------------------------------------------------------------------------------------ */
@@ -196,14 +199,19 @@ static errint_t place(struct resident_mapping *mapping, uint64_t mapped_length,
         error = map(mapping, mapping->address, fresh, &mapping->read_only);
     } else if (error == 0) {
         CUdeviceptr base;
-        uint64_t reserved_bytes;
-        error = reserve(driver, mapped_length, &base, &reserved_bytes);
+        uint64_t reserved_bytes = 0;
+        if (atomic_load(&mapping->holds) > 1)
+            error = share_fail(-EBUSY, "the file has outgrown its addresses, which arrays and "
+                                       "tensors use: drop them first, or map the file once more");
+        else
+            error = reserve(driver, mapped_length, &base, &reserved_bytes);
         if (error == 0) {
             error = map(mapping, base, &all, &mapping->read_only);
             if (error < 0)
                 driver->cuMemAddressFree(base, reserved_bytes);
         }
         if (error == 0) {
+            driver->cuCtxSynchronize();
             unmap(driver, mapping->address, &mapping->chunks, mapping->chunks.count);
             if (mapping->reserved_bytes > 0)
                 driver->cuMemAddressFree(mapping->address, mapping->reserved_bytes);
@@ -296,6 +304,8 @@ int resident_map(int fd, unsigned int flags, struct resident_mapping **out)
     struct resident_mapping *mapping = calloc(1, sizeof(*mapping));
     if (mapping) {
         mapping->socket = -1;
+        mapping->process = getpid();
+        atomic_init(&mapping->holds, 1);
         mapping->read_only = (flags & RESIDENT_READ_ONLY) || own >= 0;
         error = begin(mapping, own >= 0 ? own : fd);
         if (error == 0)
@@ -340,12 +350,20 @@ int resident_sync(struct resident_mapping *mapping)
 
 int resident_unmap(struct resident_mapping *mapping)
 {
-    if (!mapping)
+    if (!mapping || atomic_fetch_sub(&mapping->holds, 1) > 1)
         return 0;
     const struct driver *driver = mapping->context.driver;
     errint_t error = 0;
+    if (mapping->process != getpid()) {
+        /* Neither the memory nor the conversation is this process's. */
+        close(mapping->socket);
+        free(mapping->chunks.items);
+        free(mapping);
+        return 0;
+    }
     if (mapping->reserved_bytes > 0) {
         error = share_context_enter(&mapping->context);
+        driver->cuCtxSynchronize();
         unmap(driver, mapping->address, &mapping->chunks, mapping->chunks.count);
         driver->cuMemAddressFree(mapping->address, mapping->reserved_bytes);
         chunks_release(driver, &mapping->chunks);
@@ -356,6 +374,11 @@ int resident_unmap(struct resident_mapping *mapping)
         share_disconnect(mapping->socket);
     free(mapping);
     return error;
+}
+
+void resident_hold(struct resident_mapping *mapping)
+{
+    atomic_fetch_add(&mapping->holds, 1);
 }
 
 uint64_t resident_address(const struct resident_mapping *mapping)

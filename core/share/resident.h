@@ -19,7 +19,8 @@
  *
  * All functions return 0 or a negative errno; resident_error() then says in one line what went
  * wrong and what to do. Different mappings may be used by different threads at the same time; one
- * mapping, by one thread at a time. A child of fork must not use what its parent mapped.
+ * mapping, by one thread at a time. A child of fork must not use what its parent mapped, but may
+ * unmap and detach, which ends nothing for the parent.
  */
 #ifndef RESIDENT_H
 #define RESIDENT_H
@@ -36,6 +37,7 @@ extern "C" {
 
 struct resident_mapping;
 struct resident_attachment;
+struct resident_tensor;
 
 /* Kernels will not write. Where the driver can, writing is a fault; see resident_is_read_only. */
 #define RESIDENT_READ_ONLY 1u
@@ -58,16 +60,20 @@ int resident_map_path(const char *path, unsigned int flags, struct resident_mapp
 
 /*
  * Looks anew at the file, which may have grown: address and length may be others afterwards. The
- * old address is invalid if the new one differs: no work that uses it may be running. On failure
- * the mapping is what it was.
+ * old address is invalid if the new one differs. On failure the mapping is what it was.
+ *
+ * -EBUSY   the address would have to change, and others hold the mapping (resident_hold, tensors)
  */
 int resident_remap(struct resident_mapping *mapping);
 
 /* What was written through the file before this call is seen by work that begins after it. */
 int resident_sync(struct resident_mapping *mapping);
 
-/* No work that uses the memory may be running. NULL is fine. */
+/* Waits for the work of the context, which may use the memory. NULL is fine. */
 int resident_unmap(struct resident_mapping *mapping);
+
+/* From now on resident_unmap is to be called once more until it unmaps. For any thread, both. */
+void resident_hold(struct resident_mapping *mapping);
 
 /* Of a mapping: constant between resident_map or resident_remap and the next call of these. */
 uint64_t resident_address(const struct resident_mapping *mapping); /* CUdeviceptr */
@@ -75,6 +81,28 @@ size_t resident_length(const struct resident_mapping *mapping);    /* of the fil
 int resident_device(const struct resident_mapping *mapping);       /* CUdevice, this process's */
 /* 1: the driver refuses writes of kernels. 0: they would succeed. */
 int resident_is_read_only(const struct resident_mapping *mapping);
+
+/*
+ * A tensor over the memory, by the DLPack protocol (of which nothing is needed to call this):
+ * *OUT is a DLManagedTensorVersioned of version 1.0, or with VERSIONED 0 a DLManagedTensor, which
+ * cannot tell that it is read-only. It holds the mapping, and whoever has it calls its deleter in
+ * the end. -EINVAL: not inside the file.
+ */
+int resident_dlpack(struct resident_mapping *mapping, const struct resident_tensor *tensor,
+                    int versioned, void **out);
+
+struct resident_tensor {
+    uint64_t offset;        /* of the first element in the file, bytes */
+    const int64_t *shape;   /* DIMENSIONS of them */
+    const int64_t *strides; /* likewise, in elements, none negative; NULL: C order */
+    int32_t dimensions;
+    uint8_t code, bits; /* DLDataType */
+    uint16_t lanes;
+    int read_only; /* what the tensor says; see resident_is_read_only */
+};
+
+/* For PyCapsule_New: ends a capsule called "dltensor" or "dltensor_versioned" nobody has taken. */
+void resident_dlpack_capsule_end(void *capsule);
 
 /*
  * Makes the file PATH (it must not exist; MODE as for open) whose content is BYTES bytes of device
