@@ -32,19 +32,22 @@ def map(file, read_only=None):
     """
     if isinstance(file, (str, bytes, os.PathLike)):
         return Mapping(None, os.fsencode(file), bool(read_only))
+    descriptor = file
     if not isinstance(file, int):
+        if not hasattr(file, "fileno"):
+            raise TypeError(f"{type(file).__name__} is no path, open file or descriptor")
         if hasattr(file, "flush"):
             file.flush()  # what is in Python's buffer is not in the file yet
-        file = file.fileno()
+        descriptor = file.fileno()
     try:
-        writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
+        writable = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDONLY
     except OSError:
         writable = True  # the library says what is wrong with it
     if read_only is None:
         read_only = not writable
     elif not read_only and not writable:
         raise ValueError("the file is open for reading only: open it for both, or say read_only=True")
-    return Mapping(file, None, bool(read_only))
+    return Mapping(descriptor, None, bool(read_only))
 
 
 class Mapping:
