@@ -4,15 +4,15 @@
 #   tests/gpu/run.sh BUILD [DEVICE]
 #
 # BUILD is a build folder (or a folder with the same programs side by side): residentfs, fsop, fsmodel,
-# io_load, core_bench, test_buffer. PARTS chooses: core suites figures (default: all); SUITES
-# names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at
+# io_load, core_bench, test_buffer; for share, libresident.so.1. PARTS chooses: core suites figures share
+# (default: all); SUITES names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at
 # the end).
 set -u
 build=$(realpath "${1:?usage: tests/gpu/run.sh BUILD [DEVICE]}")
 export DEVICE=${2:-cuda:0}
 here=$(realpath "$(dirname "$0")/..")
 logs=${LOGS:-$(mktemp -d /tmp/residentfs-gpu.XXXXXX)}
-parts=${PARTS:-core suites figures}
+parts=${PARTS:-core suites figures share}
 mkdir -p "$logs"
 passed=0 failed=0
 table=()
@@ -110,6 +110,18 @@ if [[ " $parts " == *" figures "* ]]; then
     mount -t tmpfs -o size=12G tmpfs "$work/tmpfs" && figures "$work/tmpfs"
     umount "$work/tmpfs"
     rmdir "$work/residentfs" "$work/tmpfs" "$work"
+fi
+
+if [[ " $parts " == *" share "* ]]; then
+    timeout "${SUITE_SECONDS:-400}" python3 "$here/gpu/share.py" --build "$build" --device "$DEVICE" \
+        --logs "$logs" 2>&1 | tee "$logs/share"
+    if [[ $(tail -n 1 "$logs/share") =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+        passed=$((passed + BASH_REMATCH[1]))
+        failed=$((failed + BASH_REMATCH[2]))
+        while read -r line; do table+=("$line"); done < <(grep '^FAILED: ' "$logs/share")
+    else
+        count "share: ran to its end" 1
+    fi
 fi
 
 for _ in 1 2 3 4 5 6 7 8 9 10; do

@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Tests in Python of the module resident. To be sourced after lib.sh.
+# Tests in Python of the module resident. To be sourced after lib.sh, from which these are.
+: "${repository:?}" "${tests_folder:?}"
 
 need python3
 build_folder=$(dirname "$RESIDENTFS")
@@ -21,6 +22,6 @@ python_cases() {
             ;;
         esac
         said=''
-    done < <(python3 -X faulthandler "$tests_folder/share/$1" "$mnt" 2>&1)
+    done < <(python3 -X faulthandler "$tests_folder/share/$1" "${mnt:?}" 2>&1)
     [ $ended = 1 ] || fail "$1 runs to its end" "$said"
 }
