@@ -66,25 +66,26 @@ static errint_t check(const struct resident_mapping *mapping, const struct resid
 {
     uint64_t element = ((uint64_t)given->bits * given->lanes + 7) / 8;
     uint64_t count = 1, last = 0, end;
-    bool too_large = false;
+    bool empty = false, too_large = false;
 
     for (int32_t i = given->dimensions - 1; i >= 0; i--) {
         int64_t extent = given->shape[i];
-        strides[i] = given->strides ? given->strides[i] : (int64_t)count;
-        if (extent < 0 || strides[i] < 0)
-            return share_fail(-EINVAL, "an extent or a stride is negative");
-        if (extent == 0)
-            count = 0;
         uint64_t reach;
+        if (extent < 0 || (given->strides && given->strides[i] < 0))
+            return share_fail(-EINVAL, "an extent or a stride is negative");
+        strides[i] = given->strides ? given->strides[i] : (int64_t)count;
+        if (extent == 0) {
+            empty = true;
+            continue;
+        }
         too_large |= __builtin_mul_overflow(count, (uint64_t)extent, &count);
-        too_large |= __builtin_mul_overflow((uint64_t)strides[i],
-                                            (uint64_t)(extent ? extent - 1 : 0), &reach);
+        too_large |= __builtin_mul_overflow((uint64_t)strides[i], (uint64_t)(extent - 1), &reach);
         too_large |= __builtin_add_overflow(last, reach, &last);
     }
     too_large |= __builtin_add_overflow(last, 1, &last);
     too_large |= __builtin_mul_overflow(last, element, &end);
     too_large |= __builtin_add_overflow(end, given->offset, &end);
-    if (count > 0 && (too_large || end > resident_length(mapping)))
+    if (!empty && (too_large || end > resident_length(mapping)))
         return share_fail(-EINVAL, "the tensor is not inside the file, which has %zu bytes",
                           resident_length(mapping));
     return 0;

@@ -1,5 +1,6 @@
 """Mappings and views, by both protocols, as consumers see them."""
 
+import ctypes
 import errno
 import gc
 import os
@@ -9,7 +10,7 @@ import threading
 import types
 
 import resident
-from python_support import Consumed, Device, capsule_name, case, equal, mount, path, raises, read
+from python_support import Consumed, Device, DLManagedTensor, capsule_name, case, equal, mount, path, raises, read
 from python_support import run, shared, until, write
 
 device = Device()
@@ -231,6 +232,38 @@ def _():
         equal(view("uint8", (4, 8), offset=4).view("float32").shape, (4, 2))
         raises(ValueError, lambda: view("uint8", (4, 3)).view("int16"), "3 bytes")
         raises(ValueError, lambda: view("uint8", (4, 4), offset=1).view("int16"), "misaligned")
+
+
+@case("the library checks bounds itself")
+def _():
+    from resident._library import Tensor, check
+
+    write("f", bytes(100))
+    with resident.map(path("f")) as mapping:
+        def tensor(shape, strides=None, offset=0, bits=8):
+            extents = ctypes.c_int64 * len(shape)
+            given = Tensor(offset=offset, shape=extents(*shape), dimensions=len(shape), code=1,
+                           bits=bits, lanes=1, strides=extents(*strides) if strides else None)
+            managed = ctypes.c_void_p()
+            check(mapping._library.resident_dlpack(
+                mapping._get(), given, 0, ctypes.byref(managed)))
+            plain = DLManagedTensor.from_address(managed.value)
+            strides = tuple(plain.tensor.strides[: len(shape)])
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p)(plain.deleter)(managed)
+            return strides
+
+        equal(tensor((4, 5, 5)), (25, 5, 1))
+        equal(tensor((0, 1 << 62), offset=100), (1 << 62, 1))
+        equal(tensor((50,), (2,)), (2,))
+        large = 1 << 62
+        for shape, strides, offset, bits in (
+            ((101,), None, 0, 8), ((100,), None, 1, 8), ((26,), None, 0, 32), ((51,), (2,), 1, 8),
+            ((-1,), None, 0, 8), ((2,), (-1,), 1, 8), ((large, large), None, 0, 8),
+            ((large, 4), (1, 1), 0, 8), ((3,), (large,), 0, 64), ((1,), None, (1 << 64) - 1, 8),
+            ((1,), None, 0, 0), ((1,) * 65, None, 0, 8),
+        ):
+            raises(resident.Error, lambda: tensor(shape, strides, offset, bits), errno=errno.EINVAL)
+    equal(shared(), (0, 0))
 
 
 @case("types of other libraries are known")
