@@ -151,10 +151,22 @@ def start(options, part, mount, **more):
     if part == "torch_expandable":
         for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
             variables[name] = "expandable_segments:True"
-    log = open(f"{options.logs}/share_{part}", "wb")
-    # A session of its own, so that what it starts can be ended with it.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                            env=variables, text=True, start_new_session=True)
+    with open(f"{options.logs}/share_{part}", "ab") as log:
+        # A session of its own, so that what it starts can be ended with it.
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                                   env=variables, text=True, start_new_session=True)
+    started.append(process)
+    return process
+
+
+started = []
+
+
+def end_parts():
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def follow(options, part, limit, mount, results_queue):
@@ -170,6 +182,7 @@ def follow(options, part, limit, mount, results_queue):
         os.killpg(process.pid, signal.SIGKILL)
 
     timer = threading.Timer(limit, kill)
+    timer.daemon = True
     timer.start()
     for line in process.stdout:
         try:
@@ -196,7 +209,7 @@ def follow(options, part, limit, mount, results_queue):
 def run_round(options, parts, mount, results):
     told = queue.Queue()
     threads = [
-        threading.Thread(target=follow, args=(options, part, limit, mount, told))
+        threading.Thread(target=follow, args=(options, part, limit, mount, told), daemon=True)
         for part, limit in parts.items()
     ]
     for thread in threads:
@@ -291,6 +304,7 @@ def run_all(options, results):
             left = [line for line in file if line.startswith("shared")]
         results.add("daemon", "note", "at the end", 0, "".join(left))
     finally:
+        end_parts()
         good = mount.end()
     results.add("daemon", "ok" if good else "not ok", "unmounts and ends well")
 
@@ -304,6 +318,7 @@ def main():
         return
     options.logs = options.logs or tempfile.mkdtemp(prefix="residentfs-share-logs.")
     os.makedirs(options.logs, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = time.monotonic()
     results = Results()
     with tempfile.TemporaryDirectory(prefix="residentfs-share.", ignore_cleanup_errors=True) as scratch:
