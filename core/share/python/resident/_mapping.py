@@ -276,7 +276,7 @@ class View:
     def __dlpack_device__(self):
         return (CUDA, self.device)
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, stream=None, *, max_version=None, dl_device=None, copy=None):
         # No stream has work of ours, so any may use the memory.
         if stream is not None and (not isinstance(stream, int) or stream < -1):
             raise ValueError(f"stream {stream!r} is not None, -1, or a CUDA stream")
