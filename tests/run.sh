@@ -6,14 +6,15 @@
 #
 #   unit posix posix-cached posix-second transfer fault share fuzz install   run when none is named
 #   bench soak gpu                                                           only when named
-#   lint build asan tsan                                                     only when named, as .ci/run does
+#   lint build bench-short asan tsan                                         only when named, as .ci/run does
 #
 # unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix
 # and transfer under ASan and UBSan. tsan: unit under TSan. posix-cached: posix with cache=on. posix-second: posix
-# with a daemon built with the libfuse of packaging/subprojects, or with the one in RESIDENTFS_SECOND_BUILD.
-# Every other SUITE is tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the daemon), FSOP
-# (path of the tests' helper), DEVICE, and TMPDIR, a folder of the suite's own. A line "# timeout: SECONDS" among the first ten sets a test's limit
-# (300 otherwise).
+# with a daemon built with the libfuse of packaging/subprojects, or with the one in RESIDENTFS_SECOND_BUILD. bench:
+# tests/bench/run.sh, which prints its table and takes about twenty minutes; bench-short: tests/bench/*.t, whether it
+# works at all. Every other SUITE is tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the
+# daemon), FSOP (path of the tests' helper), DEVICE, and TMPDIR, a folder of the suite's own. A line
+# "# timeout: SECONDS" among the first ten sets a test's limit (300 otherwise).
 #
 # After each suite, processes that it left running and mounts that it left under its TMPDIR are failures, and
 # are ended. Logs are in build/test-logs.
@@ -69,7 +70,7 @@ while [ $# -gt 0 ]; do
         ;;
     *)
         case $1 in
-        unit | posix | posix-cached | posix-second | transfer | fault | share | fuzz | install | bench | soak | gpu | lint | build | asan | tsan) ;;
+        unit | posix | posix-cached | posix-second | transfer | fault | share | fuzz | install | bench | bench-short | soak | gpu | lint | build | asan | tsan) ;;
         *)
             echo "unknown suite $1; see tests/run.sh --help" >&2
             exit 2
@@ -393,6 +394,12 @@ run_posix_second() {
     run_shell posix
 }
 
+run_bench() {
+    local status=0 json=$suite_logs/bench.json plot=$suite_logs/bench.svg
+    in_suite tests/bench/run.sh --device "$device" --build "$daemon_build" --json "$json" --plot "$plot" || status=$?
+    result $status "benchmark: $json and $plot"
+}
+
 run_tsan() {
     local build=$root/build-tsan timeout_factor=3 status=0
     local -x TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
@@ -455,6 +462,8 @@ for suite in "${suites[@]}"; do
     asan) run_asan ;;
     posix-cached) run_posix_cached ;;
     posix-second) run_posix_second ;;
+    bench) run_bench ;;
+    bench-short) run_shell bench ;;
     tsan) run_tsan ;;
     *) run_shell "$suite" ;;
     esac

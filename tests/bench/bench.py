@@ -256,6 +256,10 @@ class Benchmark:
             self.run_step(step)
         if self.arguments.selection != "short":
             report.print_targets(self.data)
+        for subject in self.subjects:
+            for line in subject.errors()[:5] if isinstance(subject, Daemon) else ():
+                print(f"{subject.name} has logged: {line}")
+                self.failed = True
         if self.arguments.plot and self.data["rows"]:
             with open(self.arguments.plot, "w", encoding="utf-8") as file:
                 file.write(report.svg(self.data))

@@ -127,12 +127,20 @@ def print_targets(data):
             print(f"{'reached' if reached else 'below  '}  {figure_text(got):>6} of {asked:<18} {variant}: {row['name']}")
 
 
+def rounds_text(settings):
+    """
+    >>> rounds_text({"rounds": 1}), rounds_text({"rounds": 3})
+    ('1 round', '3 rounds')
+    """
+    return f"{settings['rounds']} round{'s' if settings['rounds'] != 1 else ''}"
+
+
 def print_head(data):
     machine, versions, settings = data["machine"], data["versions"], data["settings"]
     print(f"{data['date']}  {machine['processor']}, {machine['processors']} processors, Linux {machine['kernel']}")
     print(
         f"{versions.get('device_name', data['device'])}, driver {versions.get('driver_version', '?')}, "
-        f"libfuse {versions.get('libfuse', '?')}; medians of {settings['rounds']} rounds of {settings['seconds']} s, "
+        f"libfuse {versions.get('libfuse', '?')}; medians of {rounds_text(settings)} of {settings['seconds']} s, "
         f"files of {settings['file_bytes'] >> 20} MiB"
     )
     print(f"command: {data['command']}", flush=True)
@@ -211,7 +219,7 @@ def svg(data, rows_at_most=24):
     machine, versions = data["machine"], data["versions"]
     title = f"residentfs on {versions.get('device_name', data['device'])}"
     text = (f"{machine['processor']}, Linux {machine['kernel']}, libfuse {versions.get('libfuse', '?')}, "
-            f"{data['date'][:10]}; medians of {data['settings']['rounds']} rounds")
+            f"{data['date'][:10]}; medians of {rounds_text(data['settings'])}")
     out.append(f'<text x="20" y="28" class="title">{escape(title)}</text>')
     out.append(f'<text x="20" y="46" class="note">{escape(text)}</text>')
     left = 20

@@ -177,7 +177,7 @@ def steps(selection):
     if selection == "full":
         chosen += growth_steps() + matrix_steps()
     if selection == "short":
-        chosen += [growth_step(256 * MIB)] + matrix_steps((4 * KIB, 8 * MIB), (16,))
+        chosen += [growth_step(256 * MIB)] + matrix_steps((4 * KIB, 8 * MIB), (4,))
     seen, result = set(), []
     for step in chosen:
         names = {row.name for row in step.rows}

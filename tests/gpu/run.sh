@@ -1,12 +1,12 @@
 #!/bin/bash
-# The suites and a first set of figures on a GPU, in one call, with a short table last.
+# The suites and the most important rows of the benchmark on a GPU, in one call.
 #
 #   tests/gpu/run.sh BUILD [DEVICE]
 #
 # BUILD is a build folder (or a folder with the same programs side by side): residentfs, fsop, fsmodel,
-# io_load, core_bench, test_buffer; for share, libresident.so.1. PARTS chooses: core suites figures share
-# (default: all); SUITES names the suites. Ends with `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at
-# the end).
+# io_load, bus_load, null_fuse, core_bench, test_buffer; for share, libresident.so.1. PARTS chooses: core suites
+# figures share (default: all; figures are tests/bench/run.sh --quick); SUITES names the suites. Ends with
+# `N passed, N failed`; logs are in $LOGS (default: a temporary folder, named at the end).
 set -u
 build=$(realpath "${1:?usage: tests/gpu/run.sh BUILD [DEVICE]}")
 export DEVICE=${2:-cuda:0}
@@ -32,7 +32,6 @@ program() {
 RESIDENTFS=$(program residentfs .) || exit 2
 FSOP=$(program fsop helper) || exit 2
 FSMODEL=$(program fsmodel helper) || exit 2
-load=$(program io_load bench) || exit 2
 export RESIDENTFS FSOP FSMODEL
 export LARGE=${LARGE:-1}
 
@@ -68,48 +67,9 @@ if [[ " $parts " == *" suites "* ]]; then
     done
 fi
 
-measure() { # NAME PATH LOAD…
-    local name=$1 path=$2 result
-    shift 2
-    result=$("$load" "$path" "$@" 2>&1) || { count "$name: $result" 1; return; }
-    table+=("$(printf '%-12s %-34s %s' "$(basename "$(dirname "$path")")" "$name" "$result")")
-}
-
-figures() { # DIR
-    local file=$1/file g=$((1 << 30)) m=$((1 << 20))
-    measure "1 stream 1 MiB write, new" "$file" write seq $m 1 $((4 * g)) $((4 * g))
-    measure "1 stream 1 MiB write, again" "$file" write seq $m 1 $((4 * g)) $((4 * g))
-    measure "1 stream 1 MiB read" "$file" read seq $m 1 $((4 * g)) $((4 * g))
-    measure "8 streams 1 MiB write, again" "$file" write seq $m 8 $((4 * g)) $((16 * g))
-    measure "8 streams 1 MiB read" "$file" read seq $m 8 $((4 * g)) $((16 * g))
-    measure "1 stream 4 KiB write" "$file" write seq 4096 1 $((4 * g)) $((g / 4))
-    measure "1 stream 4 KiB read" "$file" read seq 4096 1 $((4 * g)) $((g / 4))
-    measure "8 streams 4 KiB random write" "$file" write random 4096 8 $((4 * g)) $((g / 2))
-    measure "8 streams 4 KiB random read" "$file" read random 4096 8 $((4 * g)) $((g / 2))
-    rm -f "$file"
-}
-
 if [[ " $parts " == *" figures "* ]]; then
-    work=$(mktemp -d /tmp/residentfs-gpu-mnt.XXXXXX)
-    mkdir "$work/residentfs" "$work/tmpfs"
-    if "$RESIDENTFS" "$DEVICE" "$work/residentfs" -o log=syslog; then
-        figures "$work/residentfs"
-        cat "$work/residentfs/.resident/version" >"$logs/version"
-        cat "$work/residentfs/.resident/status"
-        cat "$work/residentfs/.resident/log" >"$logs/log"
-        if grep -q ' error: ' "$logs/log"; then
-            count "no error in the log" 1
-            grep ' error: ' "$logs/log" | head -5
-        else
-            count "no error in the log" 0
-        fi
-        umount "$work/residentfs"
-    else
-        count "mount" 1
-    fi
-    mount -t tmpfs -o size=12G tmpfs "$work/tmpfs" && figures "$work/tmpfs"
-    umount "$work/tmpfs"
-    rmdir "$work/residentfs" "$work/tmpfs" "$work"
+    "$here/bench/run.sh" --device "$DEVICE" --build "$build" --quick --json "$logs/bench.json" --plot "$logs/bench.svg"
+    count "figures" $?
 fi
 
 if [[ " $parts " == *" share "* ]]; then
