@@ -44,7 +44,7 @@ def parse_arguments():
         prog="tests/bench/run.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--device", default=os.environ.get("DEVICE", "emulated"), help="as of residentfs; default: emulated")
-    parser.add_argument("--build", required=True, metavar="DIR", help="a build folder, or one with the programs in it")
+    parser.add_argument("--build", metavar="DIR", help="a build folder, or one with the programs in it; otherwise build/ is built")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--quick", dest="selection", action="store_const", const="quick", help="the targets and a few more")
     chosen.add_argument("--short", dest="selection", action="store_const", const="short", help="each row for a moment: whether it all works")
@@ -197,7 +197,9 @@ class Benchmark:
         subject.prepare(step)
         for row, taken in zip(step.rows, rounds):
             if row.bus if isinstance(subject, Bus) else subject.can(row):
-                taken.append(figures(row, subject.measure(row, step)))
+                measured = subject.measure(row, step)
+                if measured is not None:
+                    taken.append(figures(row, measured))
 
     def run_step(self, step):
         taking = [subject for subject in self.subjects if subject.takes(step)]
@@ -293,6 +295,8 @@ def main():
     if arguments.list:
         print("\n".join(row.name for step in steps for row in step.rows))
         return 0
+    if not arguments.build:
+        raise Usage("--build is needed")
     if not steps:
         raise Usage(f"--rows {arguments.rows}: no row has such a name; see --list")
     settings = Settings(arguments)

@@ -101,8 +101,8 @@ class Table:
             cells += [figure_text(result.get(key)) for key in ("p50_us", "p99_us", "p999_us")]
             self._line(name, [*cells, figure_text(result.get("cpu_seconds_per_gib"))])
         for name, result in row["results"].items():
-            if "error" in result:
-                print(f"  {name}: {result['error']}", flush=True)
+            if "error" in result or "unable" in result:
+                print(f"  {name}: {result.get('error') or result['unable']}", flush=True)
 
 
 def targets_reached(row):
@@ -157,7 +157,11 @@ def print_table(data):
 
 # ---- the plot ----
 
-COLOURS = ["#2a6f97", "#61a5c2", "#b0b0b0", "#7a7a7a", "#d0a45c", "#a65c85", "#5f8f4e", "#c65f4a"]
+COLOURS = {
+    "residentfs": "#1f5f8b", "residentfs-uring": "#4f9dc9", "residentfs-cached": "#9cc9e3",
+    "tmpfs": "#d0a45c", "null": "#6f6f6f", "null-uring": "#a8a8a8", "bus": "#5f8f4e",
+}
+PEER_COLOURS = ["#a65c85", "#c65f4a", "#7d6bb0", "#8a6d3b"]
 BAR, GAP, LEFT, WIDTH, RIGHT = 13, 14, 380, 560, 80
 PANEL_TITLES = {"GB/s": "Throughput, GB/s (logarithmic)", "k/s": "Requests, thousands a second (logarithmic)"}
 
@@ -171,6 +175,11 @@ def axis(values):
     low = math.floor(math.log10(min(values)))
     high = math.ceil(math.log10(max(values)))
     return low, max(high, low + 1)
+
+
+def colour_of(name, names):
+    peers = [other for other in names if other not in COLOURS]
+    return COLOURS.get(name) or PEER_COLOURS[peers.index(name) % len(PEER_COLOURS)]
 
 
 def bars_of(row, names):
@@ -196,10 +205,10 @@ def draw_panel(out, unit, rows, names, top):
         middle = y + BAR * len(bars) / 2 + 4
         out.append(f'<text x="{LEFT - 8}" y="{middle:.1f}" class="row">{escape(row["name"])}</text>')
         for name, value in bars:
-            colour = COLOURS[names.index(name) % len(COLOURS)]
             # A value at the very start of the axis still has a bar.
             width = max(x(value) - LEFT, 1)
-            out.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}" fill="{colour}"/>')
+            out.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="{BAR - 2}" '
+                       f'fill="{colour_of(name, names)}"/>')
             out.append(f'<text x="{LEFT + width + 4:.1f}" y="{y + BAR - 4}" class="value">{figure_text(value)}</text>')
             y += BAR
         y += GAP
@@ -223,8 +232,8 @@ def svg(data, rows_at_most=24):
     out.append(f'<text x="20" y="28" class="title">{escape(title)}</text>')
     out.append(f'<text x="20" y="46" class="note">{escape(text)}</text>')
     left = 20
-    for number, name in enumerate(names):
-        out.append(f'<rect x="{left}" y="60" width="11" height="11" fill="{COLOURS[number % len(COLOURS)]}"/>')
+    for name in names:
+        out.append(f'<rect x="{left}" y="60" width="11" height="11" fill="{colour_of(name, names)}"/>')
         out.append(f'<text x="{left + 16}" y="70" class="note">{escape(name)}</text>')
         left += 32 + 8 * len(name)
     y = 104

@@ -7,10 +7,12 @@
 # bus_load, side by side or as a build leaves them.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-build=()
-if [[ " $* " != *" --build"* ]]; then
-    build=(--build "$root/build")
+case " $* " in
+*" --build"* | *" --list "* | *" --help "* | *" -h "*) ;;
+*)
     [ -f "$root/build/build.ninja" ] || meson setup "$root/build" "$root" >&2
     ninja -C "$root/build" >&2
-fi
-exec python3 -B "$root/tests/bench/bench.py" "${build[@]}" "$@"
+    set -- --build "$root/build" "$@"
+    ;;
+esac
+exec python3 -B "$root/tests/bench/bench.py" "$@"

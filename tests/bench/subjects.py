@@ -47,7 +47,7 @@ class Subject:
         """What the rows need, without being measured."""
 
     def measure(self, row, step):
-        """The figures of one round of a row."""
+        """The figures of one round of a row; None when the row is only for the first round."""
         raise NotImplementedError
 
     def clean(self, step):
@@ -79,8 +79,7 @@ class Folder(Subject):
 
     def __init__(self, name, folder, io_load, settings):
         self.name, self.folder, self.io_load, self.settings = name, folder, io_load, settings
-        self.present = set()  # of "one", "many", "copy"
-        self.rss_before = 0
+        self.present = set()  # of "one", "many"
 
     def can(self, row):
         """Whether a row of a step makes sense here."""
@@ -117,10 +116,6 @@ class Folder(Subject):
             self.load("copy", {"file": size, "ms": 0, "block": 2048 * MIB})
 
     def measure(self, row, step):
-        if row.load == "create":
-            self.rss_before = self.rss()
-        if row.load == "memory":
-            return {"value": (self.rss() - self.rss_before) / row.parameters["count"]}
         if row.load == "stat":
             self.forget_names()
         size = step.file_bytes or self.settings.file_bytes
@@ -149,11 +144,6 @@ class Folder(Subject):
     def cpu_seconds(self):
         """Of the daemon; None where there is none, or none that is known."""
         return None
-
-    def rss(self):
-        """Host memory of the daemon in bytes."""
-        return 0
-
 
 class Peer(Folder):
     """A folder of its own in somebody's mount."""
@@ -200,6 +190,9 @@ class Daemon(Folder):
         super().__init__(name, folder, io_load, settings)
         self.command, self.options, self.cached = command, options, cached
         self.process, self.failed = None, None
+        self.fresh_for = None  # the step that it was started anew for
+        self.rss_before = None  # then; until memory has been measured
+        self.logged = []
         self.messages = folder + ".messages"
 
     def takes(self, step):
@@ -233,6 +226,26 @@ class Daemon(Folder):
             time.sleep(0.02)
         os.statvfs(self.folder)  # it answers
 
+    def prepare(self, step):
+        # What a process has once had, it keeps for itself: memory is that of one without a past.
+        if self.can_tell_memory(step) and self.fresh_for is not step:
+            self.stop()
+            os.rmdir(self.folder)
+            self.process, self.fresh_for = None, step
+            self.present.clear()
+            self.start()
+            self.rss_before = self.rss()
+        super().prepare(step)
+
+    def can_tell_memory(self, step):
+        return any(row.load == "memory" and self.can(row) for row in step.rows)
+
+    def measure(self, row, step):
+        if row.load != "memory":
+            return super().measure(row, step)
+        before, self.rss_before = self.rss_before, None
+        return {"value": (self.rss() - before) / row.parameters["count"]} if before is not None else None
+
     def last_message(self):
         with open(self.messages, encoding="utf-8", errors="replace") as file:
             return (file.read().strip().splitlines() or ["no message"])[-1]
@@ -246,9 +259,9 @@ class Daemon(Folder):
         """What residentfs has logged as one: its figures are not worth much then."""
         try:
             with open(os.path.join(self.folder, ".resident", "log"), encoding="utf-8") as file:
-                return [line.strip() for line in file if " error: " in line]
+                return self.logged + [line.strip() for line in file if " error: " in line]
         except OSError:
-            return []  # not mounted, not a residentfs, or dead, which has been told of
+            return self.logged  # not mounted, not a residentfs, or dead, which has been told of
 
     def forget_names(self):
         # A remount drops the names that the kernel knows of the mount.
@@ -265,12 +278,14 @@ class Daemon(Folder):
         return total / 1e9
 
     def rss(self):
+        """Host memory in bytes."""
         with open(f"/proc/{self.process.pid}/smaps_rollup", encoding="ascii") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith("Rss:"))
 
     def stop(self):
         if not self.process:
             return
+        self.logged = self.errors()
         if is_mounted(self.folder):
             subprocess.run(["umount", self.folder], capture_output=True, check=False)
         if is_mounted(self.folder):
