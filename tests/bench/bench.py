@@ -47,7 +47,7 @@ def parse_arguments():
     parser.add_argument("--build", metavar="DIR", help="a build folder, or one with the programs in it; otherwise build/ is built")
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--quick", dest="selection", action="store_const", const="quick", help="the targets and a few more")
-    chosen.add_argument("--short", dest="selection", action="store_const", const="short", help="each row for a moment: whether it all works")
+    chosen.add_argument("--short", dest="selection", action="store_const", const="short", help="one row of each kind, for a moment: whether it all works")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=DIR", help="another file system, mounted there")
     parser.add_argument("--options", default="", metavar="OPT,…", help="-o of residentfs; the daemon that does nothing takes those on the transport")
     parser.add_argument("--json", metavar="FILE")
@@ -303,7 +303,7 @@ def main():
     peers = parse_peers(arguments.peer)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, on_signal)
-    scratch, subjects = tempfile.mkdtemp(prefix="residentfs-bench."), []
+    scratch, subjects, status = tempfile.mkdtemp(prefix="residentfs-bench."), [], 1
     try:
         subjects, io_load = make_subjects(arguments, settings, scratch)
         subjects += [Peer(name, folder, io_load, settings) for name, folder in peers.items()]
@@ -318,16 +318,17 @@ def main():
         benchmark = Benchmark(arguments, subjects, settings, data)
         report.print_head(data)
         benchmark.run(steps)
-        return 1 if benchmark.failed else 0
+        status = 1 if benchmark.failed else 0
     except Failure as failure:
         print(f"tests/bench/run.sh: {failure}", file=sys.stderr)
-        return 1
     finally:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         for subject in reversed(subjects):
-            subject.stop()
+            if not subject.stop():
+                status = 1
         shutil.rmtree(scratch, ignore_errors=True)
+    return status
 
 
 if __name__ == "__main__":

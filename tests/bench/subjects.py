@@ -54,7 +54,8 @@ class Subject:
         """After the last round of a step, or a failed one."""
 
     def stop(self):
-        """Gives everything back; never fails."""
+        """Gives everything back. False, and a line for people: it did not end well."""
+        return True
 
 
 class Bus(Subject):
@@ -153,6 +154,7 @@ class Peer(Folder):
 
     def stop(self):
         shutil.rmtree(self.folder, ignore_errors=True)
+        return True
 
 
 class Tmpfs(Folder):
@@ -181,6 +183,7 @@ class Tmpfs(Folder):
             subprocess.run(["umount", self.folder], check=False)
         elif self.ready:
             shutil.rmtree(self.folder, ignore_errors=True)
+        return True
 
 
 class Daemon(Folder):
@@ -229,7 +232,8 @@ class Daemon(Folder):
     def prepare(self, step):
         # What a process has once had, it keeps for itself: memory is that of one without a past.
         if self.can_tell_memory(step) and self.fresh_for is not step:
-            self.stop()
+            if not self.stop():
+                raise Failure(f"{self.name} did not end well")
             os.rmdir(self.folder)
             self.process, self.fresh_for = None, step
             self.present.clear()
@@ -284,7 +288,7 @@ class Daemon(Folder):
 
     def stop(self):
         if not self.process:
-            return
+            return True
         self.logged = self.errors()
         if is_mounted(self.folder):
             subprocess.run(["umount", self.folder], capture_output=True, check=False)
@@ -297,6 +301,9 @@ class Daemon(Folder):
             print(f"{self.name} did not end after its unmount: killed")
             self.process.kill()
             self.process.wait()
+        if self.process.returncode and not self.failed:
+            print(f"{self.name} ended with status {self.process.returncode}: {self.last_message()}")
+        return self.process.returncode == 0
 
 
 def is_mounted(folder):
