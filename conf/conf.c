@@ -163,6 +163,52 @@ static void set_action(struct conf *conf, enum conf_action action)
         conf->action = action;
 }
 
+/* mount(8) runs mount.TYPE: another command line, in which -f means to do all but mounting. */
+static bool is_mount_helper(const char *program)
+{
+    const char *slash = strrchr(program, '/');
+
+    return strncmp(slash ? slash + 1 : program, "mount.", strlen("mount.")) == 0;
+}
+
+static errint_t scan_mount_helper(int argc, char **argv, struct conf *conf,
+                                  struct command_line *line, char *message, size_t message_bytes)
+{
+    int option;
+
+    while ((option = getopt(argc, argv, ":o:t:N:sfnvhV")) != -1) {
+        switch (option) {
+        case 'o':
+            line->mount_options[line->mount_options_count++] = optarg;
+            break;
+        case 'f':
+            set_action(conf, CONF_ACTION_CHECK_CONFIG);
+            break;
+        case 'h':
+            set_action(conf, CONF_ACTION_HELP);
+            break;
+        case 'V':
+            set_action(conf, CONF_ACTION_VERSION);
+            break;
+        case 't': /* ours, or it would not be us */
+        case 's': /* unknown options are errors still */
+        case 'n': /* there is no mtab */
+        case 'v':
+            break;
+        case 'N':
+            conf_message(message, message_bytes,
+                         "-N: mounting in another namespace is not supported; run mount there: "
+                         "nsenter --mount=...");
+            return -EINVAL;
+        default:
+            conf_message(message, message_bytes,
+                         option == ':' ? "-%c needs a value" : "unknown argument \"-%c\"", optopt);
+            return -EINVAL;
+        }
+    }
+    return 0;
+}
+
 static errint_t scan(int argc, char **argv, struct conf *conf, struct command_line *line,
                      char *message, size_t message_bytes)
 {
@@ -171,6 +217,8 @@ static errint_t scan(int argc, char **argv, struct conf *conf, struct command_li
 
     optind = 0; /* of GNU: start afresh */
     opterr = 0;
+    if (argc > 0 && is_mount_helper(argv[0]))
+        return scan_mount_helper(argc, argv, conf, line, message, message_bytes);
     while (argc > 0 && (option = getopt_long(argc, argv, ":o:fdhV", long_options, NULL)) != -1) {
         switch (option) {
         case 'o':

@@ -84,6 +84,7 @@ struct conf {
 
 /*
  * Reads the command line, then the INI file, then -o. ARGV's elements may be put in another order.
+ * Called as mount.SOMETHING, the command line is that of a mount helper, see mount(8).
  * --help and --version look at nothing else, so they work with a broken configuration.
  * On failure CONF holds nothing; on success the caller calls conf_finish.
  */

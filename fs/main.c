@@ -150,6 +150,9 @@ int main(int argc, char **argv)
         result = list_devices(&conf);
         break;
     case CONF_ACTION_CHECK_CONFIG:
+        printf("residentfs: the configuration is right (%s%s)\n",
+               conf.config_path ? "" : "no " CONF_DEFAULT_PATH ": ",
+               conf.config_path ? conf.config_path : "all defaults");
         break;
     case CONF_ACTION_MOUNT:
         result = mount_and_serve(&conf);

@@ -47,21 +47,17 @@ static void write_ini(const char *text)
     write_bytes(text, strlen(text));
 }
 
-/* Parses the words of argv[1]…, up to NULL. */
-static errint_t parse(const char *first, ...)
+static errint_t parse_words(const char *program, const char *first, va_list words)
 {
-    char *argv[MAX_ARGUMENTS + 1] = {strdup("residentfs")};
+    char *argv[MAX_ARGUMENTS + 1] = {strdup(program)};
     char *owned[MAX_ARGUMENTS + 1];
     int argc = 1;
     errint_t error;
-    va_list words;
 
-    va_start(words, first);
     for (const char *word = first; word; word = va_arg(words, const char *)) {
         assert_true(argc < MAX_ARGUMENTS);
         argv[argc++] = strdup(word);
     }
-    va_end(words);
     memcpy(owned, argv, sizeof(owned));
     memset(message, 0, sizeof(message));
     /* Whatever the stack held must not matter. */
@@ -69,6 +65,29 @@ static errint_t parse(const char *first, ...)
     error = conf_parse(argc, argv, &conf, message, sizeof(message));
     for (int i = 0; i < argc; i++)
         free(owned[i]);
+    return error;
+}
+
+/* Parses the words of argv[1]…, up to NULL. */
+static errint_t parse(const char *first, ...)
+{
+    errint_t error;
+    va_list words;
+
+    va_start(words, first);
+    error = parse_words("residentfs", first, words);
+    va_end(words);
+    return error;
+}
+
+static errint_t parse_as_helper(const char *first, ...)
+{
+    errint_t error;
+    va_list words;
+
+    va_start(words, first);
+    error = parse_words("/sbin/mount.fuse.residentfs", first, words);
+    va_end(words);
     return error;
 }
 
@@ -369,6 +388,30 @@ static void test_options_of_mount(void **state)
     assert_int_equal(parse_o("-o", "allow_other,no_allow_other"), 0);
     assert_false(conf_allows_other(&conf));
     conf_finish(&conf);
+}
+
+static void test_mount_helper(void **state)
+{
+    (void)state;
+    if (access(CONF_DEFAULT_PATH, F_OK) == 0)
+        skip();
+    /* What mount(8) says: spec, directory, then switches. */
+    assert_int_equal(parse_as_helper("emulated", "/mnt/a b", "-n", "-s", "-v", "-t",
+                                     "fuse.residentfs", "-o", "rw,nofail,workers=3", NULL),
+                     0);
+    assert_int_equal(conf.action, CONF_ACTION_MOUNT);
+    assert_string_equal(conf.mountpoint, "/mnt/a b");
+    assert_int_equal(conf.workers, 3);
+    assert_false(conf.foreground);
+    conf_finish(&conf);
+    assert_int_equal(parse_as_helper("emulated", "/mnt", "-f", NULL), 0);
+    assert_int_equal(conf.action, CONF_ACTION_CHECK_CONFIG);
+    conf_finish(&conf);
+    assert_refused(parse_as_helper("emulated", "/mnt", "-N", "1", NULL),
+                   "-N: mounting in another namespace is not supported; run mount there: nsenter "
+                   "--mount=...");
+    assert_refused(parse_as_helper("emulated", "/mnt", "-o", NULL), "-o needs a value");
+    assert_refused(parse_as_helper("emulated", "/mnt", "-z", NULL), "unknown argument \"-z\"");
 }
 
 static void test_precedence(void **state)
@@ -971,6 +1014,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_errors_of_mount_options),
         cmocka_unit_test(test_options_of_mount),
         cmocka_unit_test(test_access_times_follow_the_last_word),
+        cmocka_unit_test(test_mount_helper),
         cmocka_unit_test(test_precedence),
         cmocka_unit_test(test_ini_forms),
         cmocka_unit_test(test_errors_of_the_ini_file),
