@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "conf/internal.h"
 
@@ -75,11 +76,32 @@ bool conf_allows_other(const struct conf *conf)
     return conf->allow_other == CONF_SWITCH_ON;
 }
 
+/* systemd says which file it is whose lines it takes as those of the journal. */
+static bool stderr_is_journal(void)
+{
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat st;
+
+    return stream && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(STDERR_FILENO, &st) == 0 && st.st_dev == device && st.st_ino == inode;
+}
+
 enum log_sink conf_log_sink(const struct conf *conf)
 {
-    if (conf->log == CONF_LOG_AUTO)
-        return conf->foreground ? LOG_SINK_STDERR : LOG_SINK_SYSLOG;
-    return conf->log == CONF_LOG_STDERR ? LOG_SINK_STDERR : LOG_SINK_SYSLOG;
+    switch (conf->log) {
+    case CONF_LOG_STDERR:
+        return LOG_SINK_STDERR;
+    case CONF_LOG_SYSLOG:
+        return LOG_SINK_SYSLOG;
+    case CONF_LOG_JOURNAL:
+        return LOG_SINK_JOURNAL;
+    case CONF_LOG_AUTO:
+        break;
+    }
+    if (!conf->foreground)
+        return LOG_SINK_SYSLOG;
+    return stderr_is_journal() ? LOG_SINK_JOURNAL : LOG_SINK_STDERR;
 }
 
 static errint_t set_defaults(struct conf *conf, char *message, size_t message_bytes)

@@ -22,7 +22,12 @@
 #define CONF_MESSAGE_BYTES 1024
 
 /* Exit codes of the daemon, as --help lists them. */
-enum conf_exit { CONF_EXIT_OK = 0, CONF_EXIT_FAILURE = 1, CONF_EXIT_USAGE = 2 };
+enum conf_exit {
+    CONF_EXIT_OK = 0,
+    CONF_EXIT_FAILURE = 1,
+    CONF_EXIT_USAGE = 2,
+    CONF_EXIT_DEVICE_LOST = 69, /* EX_UNAVAILABLE of sysexits.h */
+};
 
 enum conf_action {
     CONF_ACTION_MOUNT, /* device and mountpoint are set */
@@ -35,7 +40,14 @@ enum conf_action {
 enum conf_switch { CONF_SWITCH_AUTO, CONF_SWITCH_ON, CONF_SWITCH_OFF };
 enum conf_cache { CONF_CACHE_OFF, CONF_CACHE_ON };
 enum conf_atime { CONF_ATIME_RELATIME, CONF_ATIME_NONE, CONF_ATIME_STRICT };
-enum conf_log_to { CONF_LOG_AUTO, CONF_LOG_STDERR, CONF_LOG_SYSLOG };
+enum conf_log_to { CONF_LOG_AUTO, CONF_LOG_STDERR, CONF_LOG_SYSLOG, CONF_LOG_JOURNAL };
+enum conf_device_lost { CONF_DEVICE_LOST_STAY, CONF_DEVICE_LOST_EXIT };
+enum conf_suspend {
+    CONF_SUSPEND_WARN,
+    CONF_SUSPEND_REFUSE,
+    CONF_SUSPEND_SAVE,
+    CONF_SUSPEND_IGNORE
+};
 
 struct conf {
     /* The command line. */
@@ -74,6 +86,8 @@ struct conf {
     uint32_t root_mode;           /* permission bits of the root directory */
     enum conf_log_to log;         /* see conf_log_sink */
     enum log_level log_level;
+    enum conf_device_lost on_device_lost;
+    enum conf_suspend on_suspend; /* read by the sleep hook, out of .resident/config */
 
     /* [share] */
     enum conf_switch share; /* the socket for CUDA programs; auto: go on without if it cannot be */
@@ -96,7 +110,8 @@ void conf_finish(struct conf *conf);
 /* `auto` resolved: on when root mounts. */
 bool conf_allows_other(const struct conf *conf);
 
-/* `auto` resolved: stderr in the foreground, else syslog. */
+/* `auto` resolved: in the foreground the journal if stderr leads there, else stderr; else syslog.
+ */
 enum log_sink conf_log_sink(const struct conf *conf);
 
 /*

@@ -37,6 +37,7 @@ static const char exit_codes[] =
     "  0  mounted and usable (with -f: unmounted)\n"
     "  1  could not mount; one line on stderr says why and what to do\n"
     "  2  wrong command line or configuration; one line on stderr says where\n"
+    "  69 with -f and on_device_lost=exit: the device was lost\n"
     "\n"
     "Unmount: fusermount3 -u MOUNTPOINT, or umount MOUNTPOINT. The buffers are freed.\n";
 

@@ -7,8 +7,18 @@ static const char *const cache_choices[] = {[CONF_CACHE_OFF] = "off", [CONF_CACH
 static const char *const scrub_choices[] = {[CONF_SCRUB_OFF] = "off", [CONF_SCRUB_ON] = "on", NULL};
 static const char *const switch_choices[] = {
     [CONF_SWITCH_AUTO] = "auto", [CONF_SWITCH_ON] = "on", [CONF_SWITCH_OFF] = "off", NULL};
-static const char *const log_choices[] = {
-    [CONF_LOG_AUTO] = "auto", [CONF_LOG_STDERR] = "stderr", [CONF_LOG_SYSLOG] = "syslog", NULL};
+static const char *const log_choices[] = {[CONF_LOG_AUTO] = "auto",
+                                          [CONF_LOG_STDERR] = "stderr",
+                                          [CONF_LOG_SYSLOG] = "syslog",
+                                          [CONF_LOG_JOURNAL] = "journal",
+                                          NULL};
+static const char *const device_lost_choices[] = {
+    [CONF_DEVICE_LOST_STAY] = "stay", [CONF_DEVICE_LOST_EXIT] = "exit", NULL};
+static const char *const suspend_choices[] = {[CONF_SUSPEND_WARN] = "warn",
+                                              [CONF_SUSPEND_REFUSE] = "refuse",
+                                              [CONF_SUSPEND_SAVE] = "save",
+                                              [CONF_SUSPEND_IGNORE] = "ignore",
+                                              NULL};
 static const char *const log_level_choices[] = {[LOG_LEVEL_ERROR] = "error",
                                                 [LOG_LEVEL_WARNING] = "warning",
                                                 [LOG_LEVEL_INFO] = "info",
@@ -191,7 +201,7 @@ static const struct conf_option options[] = {
         .type = CONF_ENUM,
         .offset = FIELD(log),
         .default_text = "auto",
-        .help = "where events go; auto: stderr with -f, else syslog",
+        .help = "where events go; auto: journal or stderr with -f, else syslog",
         .choices = log_choices,
     },
     {
@@ -202,6 +212,24 @@ static const struct conf_option options[] = {
         .default_text = "info",
         .help = "the least urgent events to log; -d makes it debug",
         .choices = log_level_choices,
+    },
+    {
+        .name = "on_device_lost",
+        .section = "mount",
+        .type = CONF_ENUM,
+        .offset = FIELD(on_device_lost),
+        .default_text = "stay",
+        .help = "exit: unmount and end with code 69, so that a supervisor starts anew",
+        .choices = device_lost_choices,
+    },
+    {
+        .name = "on_suspend",
+        .section = "mount",
+        .type = CONF_ENUM,
+        .offset = FIELD(on_suspend),
+        .default_text = "warn",
+        .help = "what the sleep hook does where suspend would lose the memory",
+        .choices = suspend_choices,
     },
     {
         .name = "share",

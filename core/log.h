@@ -10,7 +10,16 @@
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARNING, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
-enum log_sink { LOG_SINK_STDERR, LOG_SINK_SYSLOG };
+/* JOURNAL: stderr, each line with its priority in front as journald takes it ("<3>..."). */
+enum log_sink { LOG_SINK_STDERR, LOG_SINK_SYSLOG, LOG_SINK_JOURNAL };
+
+/*
+ * Of one kind of event (one format) no more than this in so much time, so that a storm neither
+ * fills a disk nor drives all else out of the ring; then one line says how many were left out. At
+ * level DEBUG nothing is.
+ */
+#define LOG_BURST_EVENTS  20
+#define LOG_BURST_SECONDS 5
 
 /* Where events go besides the ring. Starts as stderr. */
 void log_set_sink(enum log_sink sink);
@@ -20,6 +29,9 @@ void log_set_level(enum log_level level);
 
 /* Records one event of one line: newlines and control characters are shown as '?'. */
 void log_event(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* To be called now and then: says how many were left out when no more come. */
+void log_tick(void);
 
 #define log_error(...)   log_event(LOG_LEVEL_ERROR, __VA_ARGS__)
 #define log_warning(...) log_event(LOG_LEVEL_WARNING, __VA_ARGS__)

@@ -108,6 +108,7 @@ static int mount_and_serve(struct conf *conf)
     char *resolved = NULL;
     struct startup startup;
     enum log_sink sink = conf_log_sink(conf);
+    enum conf_exit result;
     errint_t error;
 
     if (choose_device(&conf->device, message, sizeof(message)) < 0 ||
@@ -119,14 +120,16 @@ static int mount_and_serve(struct conf *conf)
         return complain("out of memory");
     raise_limits();
 
-    error = startup_begin(&startup, conf->foreground, sink == LOG_SINK_STDERR);
+    error = startup_begin(&startup, conf->foreground, sink != LOG_SINK_SYSLOG);
     if (error < 0) {
         snprintf(message, sizeof(message), "cannot go into the background: %s", strerror(-error));
         return complain(message);
     }
     log_set_level(conf->log_level);
     log_set_sink(sink);
-    return serve(conf, &startup) == 0 ? CONF_EXIT_OK : CONF_EXIT_FAILURE;
+    result = serve(conf, &startup);
+    startup_finish(&startup);
+    return result;
 }
 
 int main(int argc, char **argv)

@@ -13,6 +13,8 @@
 #include "fs/version.h"
 
 #define TICK_MS 50
+/* An idle device is asked for signs of life this often, where its loss ends the daemon. */
+#define DEVICE_CHECK_NS UINT64_C(2000000000)
 
 /* What has been made so far; the rest is NULL. */
 struct service {
@@ -77,8 +79,8 @@ static void log_start(const struct service *service)
         log_warning("the device is emulated: files are in host memory, not in VRAM");
 }
 
-static errint_t start(struct service *service, const struct conf *conf, char *message,
-                      size_t message_bytes)
+static errint_t start(struct service *service, const struct conf *conf, struct startup *startup,
+                      char *message, size_t message_bytes)
 {
     struct residentfs *fs = &service->fs;
     struct device_options options = device_options_of(conf);
@@ -89,6 +91,7 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
         snprintf(message, message_bytes, "cannot catch signals: %s", strerror(-error));
         return error;
     }
+    startup_step(startup, "opening %s", conf->device.text);
     error = device_open(&conf->device, &options, &fs->device, message, message_bytes);
     if (error < 0)
         return error;
@@ -100,6 +103,7 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
     session_operations(&ops);
     namespace_operations(&ops);
     data_operations(&ops);
+    startup_step(startup, "mounting on %.100s", conf->mountpoint);
     service->fuse = mount_create(fs, &ops, message, message_bytes);
     if (!service->fuse)
         return -EIO;
@@ -115,6 +119,7 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
             return -ENOMEM;
         }
     }
+    startup_step(startup, "page-locking memory for requests");
     error = session_start(fs->session, message, message_bytes);
     if (error < 0 || !fs->share)
         return error;
@@ -126,27 +131,60 @@ static errint_t start(struct service *service, const struct conf *conf, char *me
     return error;
 }
 
+static void keep_house(const struct service *service, struct startup *startup)
+{
+    uint64_t patience_ns = startup_patience_ns(startup);
+
+    session_tick(service->fs.session);
+    log_tick();
+    /* A daemon that answers nobody must not look alive. */
+    if (patience_ns > 0 && session_held_up_ns(service->fs.session) < patience_ns)
+        startup_alive(startup);
+}
+
+/* A lost device is noticed by who uses it; an idle one by asking. */
+static bool must_end(const struct service *service, uint64_t *checked_ns)
+{
+    struct device *device = service->fs.device;
+    struct budget_report budget;
+
+    if (service->fs.conf->on_device_lost != CONF_DEVICE_LOST_EXIT)
+        return false;
+    if (monotonic_ns() - *checked_ns >= DEVICE_CHECK_NS) {
+        device_get_budget_report(device, &budget);
+        *checked_ns = monotonic_ns();
+    }
+    return device_is_lost(device);
+}
+
 /* Returns when it is time to end. */
-static void wait_for_end(const struct service *service)
+static enum conf_exit wait_for_end(const struct service *service, struct startup *startup)
 {
     struct pollfd fds[] = {
         {.fd = service->signal_fd, .events = POLLIN},
         {.fd = session_ended_fd(service->fs.session), .events = POLLIN},
     };
     struct signalfd_siginfo caught;
+    uint64_t checked_ns = monotonic_ns();
 
-    while (poll(fds, ARRAY_SIZE(fds), TICK_MS) <= 0)
-        session_tick(service->fs.session);
-    if (fds[1].revents) {
-        log_info("unmounted");
-        return;
+    while (poll(fds, ARRAY_SIZE(fds), TICK_MS) <= 0) {
+        keep_house(service, startup);
+        if (must_end(service, &checked_ns)) {
+            log_error("ending, for the device is lost and on_device_lost=exit");
+            startup_ending(startup, "The device is lost");
+            return CONF_EXIT_DEVICE_LOST;
+        }
     }
-    if (read(service->signal_fd, &caught, sizeof(caught)) == (ssize_t)sizeof(caught))
+    startup_ending(startup, "Ending");
+    if (fds[1].revents)
+        log_info("unmounted");
+    else if (read(service->signal_fd, &caught, sizeof(caught)) == (ssize_t)sizeof(caught))
         log_info("ending: %s from process %u", strsignal((int)caught.ssi_signo), caught.ssi_pid);
+    return CONF_EXIT_OK;
 }
 
 /* In the reverse order of start, whatever of it was reached. */
-static void stop(struct service *service)
+static void stop(struct service *service, enum conf_exit result)
 {
     struct residentfs *fs = &service->fs;
 
@@ -156,7 +194,7 @@ static void stop(struct service *service)
         log_error("a request has been stuck for a minute, most likely in the device's driver; "
                   "unmounting and ending without it");
         fuse_session_unmount(service->fuse);
-        _exit(EXIT_FAILURE);
+        _exit(result == CONF_EXIT_OK ? CONF_EXIT_FAILURE : result);
     }
     if (fs->device && device_flush(fs->device) < 0)
         log_error("some uploads could not be completed before the end");
@@ -174,7 +212,7 @@ static void stop(struct service *service)
         close(service->signal_fd);
 }
 
-errint_t serve(const struct conf *conf, struct startup *startup)
+enum conf_exit serve(const struct conf *conf, struct startup *startup)
 {
     struct service service = {
         .fs =
@@ -192,19 +230,20 @@ errint_t serve(const struct conf *conf, struct startup *startup)
         .signal_fd = -1,
     };
     char message[CONF_MESSAGE_BYTES] = "";
-    errint_t error = start(&service, conf, message, sizeof(message));
+    enum conf_exit result = CONF_EXIT_OK;
+    errint_t error = start(&service, conf, startup, message, sizeof(message));
 
     if (error < 0) {
-        stop(&service);
+        stop(&service, CONF_EXIT_FAILURE);
         startup_failed(startup, message);
-        return error;
+        return CONF_EXIT_FAILURE;
     }
     log_start(&service);
     if (startup_succeeded(startup))
-        wait_for_end(&service);
+        result = wait_for_end(&service, startup);
     else
         log_info("ending: whoever started it is gone");
-    stop(&service);
+    stop(&service, result);
     log_info("ended");
-    return 0;
+    return result;
 }

@@ -8,7 +8,7 @@
 #include "conf/conf.h"
 #include "fs/startup.h"
 
-/* Reports to STARTUP. 0: it was usable, and has ended cleanly. */
-errint_t serve(const struct conf *conf, struct startup *startup);
+/* Reports to STARTUP. Returns the exit code; CONF_EXIT_OK: it was usable, and has ended cleanly. */
+enum conf_exit serve(const struct conf *conf, struct startup *startup);
 
 #endif

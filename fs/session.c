@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/sysinfo.h>
@@ -31,6 +32,10 @@ struct session {
     pthread_mutex_t asleep_mutex; /* covers what follows; a leaf */
     struct worker *asleep;
 
+    /* The main thread's: how many requests had been received, and since when it is so many. */
+    uint64_t received;
+    uint64_t received_since_ns;
+
     /* Constant while workers run. */
     struct worker *workers;
     unsigned int workers_count;
@@ -52,6 +57,7 @@ struct session *session_create(struct residentfs *fs, struct fuse_session *fuse)
         return NULL;
     session->fs = fs;
     session->fuse = fuse;
+    session->received_since_ns = monotonic_ns();
     pthread_mutex_init(&session->asleep_mutex, NULL);
     session->ended_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (session->ended_fd < 0) {
@@ -206,8 +212,22 @@ void session_forget_pages(struct session *session, uint64_t ino)
 
 void session_tick(struct session *session)
 {
-    if (session->listening == 0 && has_requests(session))
+    bool waiting = has_requests(session);
+    uint64_t received = 0;
+
+    if (session->listening == 0 && waiting)
         wake_worker(session);
+    for (unsigned int i = 0; i < session->workers_count; i++)
+        received += atomic_load_explicit(&session->workers[i].requests, memory_order_relaxed);
+    if (!waiting || received != session->received) {
+        session->received = received;
+        session->received_since_ns = monotonic_ns();
+    }
+}
+
+uint64_t session_held_up_ns(const struct session *session)
+{
+    return monotonic_ns() - session->received_since_ns;
 }
 
 /*
@@ -267,6 +287,8 @@ static void *worker_run(void *data)
             break;
         }
         request.size = (size_t)length;
+        /* Nobody else writes it. */
+        atomic_store_explicit(&worker->requests, worker->requests + 1, memory_order_relaxed);
         fuse_session_process_buf(session->fuse, &request);
         if (fuse_session_exited(session->fuse)) {
             session_end(session);

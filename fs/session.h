@@ -72,6 +72,9 @@ int session_ended_fd(const struct session *session);
 /* To be called now and then: helps when all workers that are awake are held up by the device. */
 void session_tick(struct session *session);
 
+/* For how long requests have been waiting without one being taken, as the ticks saw it. */
+uint64_t session_held_up_ns(const struct session *session);
+
 /* Waits until no handler runs. False: one is stuck, and nothing it may use can be freed. */
 bool session_stop(struct session *session);
 

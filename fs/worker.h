@@ -32,9 +32,10 @@ struct worker {
     bool running; /* the thread is to be joined; the main thread's */
     struct receive_buffer receive[WORKER_RECEIVE_BUFFERS];
     unsigned int receive_count;
-    unsigned int current;     /* the one that was received into last */
-    unsigned int spare_waits; /* waits for a request, in a row, while another one listened too */
-    sem_t wake;               /* posted to end its sleep */
+    unsigned int current;      /* the one that was received into last */
+    unsigned int spare_waits;  /* waits for a request, in a row, while another one listened too */
+    _Atomic uint64_t requests; /* received so far; others read it */
+    sem_t wake;                /* posted to end its sleep */
     struct worker *next_asleep;
     struct pinned_memory reply;
 };

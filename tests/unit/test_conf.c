@@ -172,6 +172,10 @@ static void test_command_line(void **state)
     assert_int_equal(conf_log_sink(&conf), LOG_SINK_SYSLOG);
     conf_finish(&conf);
 
+    assert_int_equal(parse_o("-f", "-o", "log=journal"), 0);
+    assert_int_equal(conf_log_sink(&conf), LOG_SINK_JOURNAL);
+    conf_finish(&conf);
+
     assert_int_equal(parse("--help", "--nonsense", "-o", "bad", NULL), 0);
     assert_int_equal(conf.action, CONF_ACTION_HELP);
     conf_finish(&conf);
