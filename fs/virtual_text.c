@@ -9,6 +9,9 @@
 
 #define BAR_WIDTH 40
 
+/* Raised when something in a virtual file is taken away or changes its meaning. */
+#define VIRTUAL_FORMAT 1
+
 struct size_shown {
     char text[32];
 };
@@ -300,5 +303,6 @@ char *virtual_text_version(struct residentfs *fs, size_t *length)
             fs->direct_mmap || fs->conf->cache == CONF_CACHE_ON ? "yes" : "private only");
     fprintf(out, "o_tmpfile %s\n", fs->nameless_files ? "yes" : "no");
     fprintf(out, "birth_times %s\n", fs->birth_times ? "yes" : "no");
+    fprintf(out, "format %d\n", VIRTUAL_FORMAT);
     return virtual_text_finish(out, &text);
 }
