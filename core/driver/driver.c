@@ -137,10 +137,11 @@ static errint_t open_library(struct driver *driver, char *message, size_t messag
     }
     const char *why = dlerror();
     if (emulated)
-        snprintf(message, message_bytes,
-                 "no emulated driver: %s; install it with residentfs, or set " EMULATED_ENV
-                 " to the path of " EMULATED_LIBRARY,
-                 why ? why : path);
+        snprintf(
+            message, message_bytes,
+            "no emulated driver: %s; install it (Debian: residentfs-emulated), or set " EMULATED_ENV
+            " to the path of " EMULATED_LIBRARY,
+            why ? why : path);
     else
         snprintf(message, message_bytes,
                  "no CUDA driver: %s; install the NVIDIA driver; to try residentfs without a GPU: "
