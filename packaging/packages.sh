@@ -36,6 +36,8 @@ python3           tests that a shell cannot write
 python3-numpy     arrays over mapped buffers
 procps            ps, for what hangs
 mount             mount, umount
+mandoc            checks the man pages
+systemd           systemd-analyze checks the units, systemd-escape for the sleep hook
 util-linux        setpriv, flock, setarch
 '
 
