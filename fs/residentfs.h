@@ -13,6 +13,12 @@
 #include "fs/handle.h"
 #include "fs/inode.h"
 
+/* Bytes per second, over the last second or so. The totals are the main thread's. */
+struct traffic {
+    uint64_t sampled_ns, uploaded_bytes, read_back_bytes, device_copied_bytes;
+    _Atomic uint64_t upload_rate, readback_rate, device_copy_rate;
+};
+
 struct residentfs {
     const struct conf *conf;
     struct device *device;
@@ -28,6 +34,7 @@ struct residentfs {
     struct handle_list open_directories; /* struct open_directory of fs/readdir.c */
     struct session *session;             /* fs/session.h */
     struct share *share;                 /* fs/share.h; NULL with share=off */
+    struct traffic traffic;
 
     /* As negotiated; constant after INIT. */
     struct fuse_conn_info connection;
@@ -121,6 +128,8 @@ void virtual_write(fuse_req_t req, uint64_t ino, const char *bytes, size_t size,
                    struct fuse_file_info *fi);
 void virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi);
 void virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t offset, bool plus);
+/* To be called now and then by the main thread: keeps fs->traffic. */
+void virtual_tick(struct residentfs *fs);
 /* Frees snapshots that the kernel has not released. No handler runs any more. */
 void virtual_finish(struct residentfs *fs);
 

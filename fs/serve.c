@@ -131,12 +131,13 @@ static errint_t start(struct service *service, const struct conf *conf, struct s
     return error;
 }
 
-static void keep_house(const struct service *service, struct startup *startup)
+static void keep_house(struct service *service, struct startup *startup)
 {
     uint64_t patience_ns = startup_patience_ns(startup);
 
     session_tick(service->fs.session);
     log_tick();
+    virtual_tick(&service->fs);
     /* A daemon that answers nobody must not look alive. */
     if (patience_ns > 0 && session_held_up_ns(service->fs.session) < patience_ns)
         startup_alive(startup);
@@ -158,7 +159,7 @@ static bool must_end(const struct service *service, uint64_t *checked_ns)
 }
 
 /* Returns when it is time to end. */
-static enum conf_exit wait_for_end(const struct service *service, struct startup *startup)
+static enum conf_exit wait_for_end(struct service *service, struct startup *startup)
 {
     struct pollfd fds[] = {
         {.fd = service->signal_fd, .events = POLLIN},

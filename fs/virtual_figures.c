@@ -2,6 +2,8 @@
 
 #include "fs/virtual_text.h"
 
+#define TRAFFIC_WINDOW_NS UINT64_C(1000000000)
+
 static void count_inode(struct inode *inode, void *data)
 {
     struct virtual_figures *figures = data;
@@ -33,6 +35,32 @@ void virtual_figures_take(struct residentfs *fs, struct virtual_figures *figures
     session_get_report(fs->session, &figures->transport);
     share_get_report(fs->share, &figures->share);
     figures->uptime_seconds = difftime(time(NULL), fs->started);
+}
+
+static uint64_t rate_of(uint64_t total, uint64_t *before, uint64_t passed_ns)
+{
+    double bytes = (double)(total - *before);
+
+    *before = total;
+    return (uint64_t)(bytes * 1e9 / (double)passed_ns);
+}
+
+void virtual_tick(struct residentfs *fs)
+{
+    struct traffic *traffic = &fs->traffic;
+    uint64_t now_ns = monotonic_ns(), passed_ns = now_ns - traffic->sampled_ns;
+    struct telemetry_snapshot snapshot;
+
+    if (passed_ns < TRAFFIC_WINDOW_NS)
+        return;
+    telemetry_take_snapshot(device_telemetry(fs->device), &snapshot);
+    traffic->upload_rate =
+        rate_of(snapshot.counters[TELEMETRY_H2D_BYTES], &traffic->uploaded_bytes, passed_ns);
+    traffic->readback_rate =
+        rate_of(snapshot.counters[TELEMETRY_D2H_BYTES], &traffic->read_back_bytes, passed_ns);
+    traffic->device_copy_rate =
+        rate_of(snapshot.counters[TELEMETRY_D2D_BYTES], &traffic->device_copied_bytes, passed_ns);
+    traffic->sampled_ns = now_ns;
 }
 
 void virtual_print_quoted(FILE *out, const char *text)

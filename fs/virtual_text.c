@@ -90,7 +90,7 @@ static void print_sharing(FILE *out, const struct residentfs *fs, const struct v
             show_size(f->share.attached_bytes).text);
 }
 
-static void print_traffic(FILE *out, const struct virtual_figures *f)
+static void print_traffic(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
 {
     const uint64_t *counters = f->telemetry.counters;
 
@@ -103,6 +103,9 @@ static void print_traffic(FILE *out, const struct virtual_figures *f)
             show_size(counters[TELEMETRY_D2H_BYTES]).text, counters[TELEMETRY_D2H_OPERATIONS],
             counters[TELEMETRY_READBACK_REQUESTS]);
     fprintf(out, "on device  %s copied\n", show_size(counters[TELEMETRY_D2D_BYTES]).text);
+    fprintf(out, "now        %s/s up, %s/s back, %s/s on the device\n",
+            show_size(fs->traffic.upload_rate).text, show_size(fs->traffic.readback_rate).text,
+            show_size(fs->traffic.device_copy_rate).text);
     fprintf(out, "staging    %s of host memory, at most %s so far\n",
             show_size(f->telemetry.staging_bytes).text,
             show_size(f->telemetry.staging_peak_bytes).text);
@@ -176,7 +179,7 @@ char *virtual_text_status(struct residentfs *fs, size_t *length)
     print_device(out, fs, &f);
     print_budget(out, &f);
     print_sharing(out, fs, &f);
-    print_traffic(out, &f);
+    print_traffic(out, fs, &f);
     print_health(out, &f);
     print_transport(out, fs, &f);
     return virtual_text_finish(out, &text);
