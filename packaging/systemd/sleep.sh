@@ -78,6 +78,8 @@ after() {
         mountpoint=$(systemd-escape --unescape --path "$(basename "$archive" .tar)")
         [ -z "$only" ] || [ "$mountpoint" = "$only" ] || continue
         say 6 "$mountpoint: starting anew, with the files that were saved"
+        # Starts before do not count against it.
+        systemctl reset-failed "$(unit_of "$mountpoint")" || true
         if systemctl restart "$(unit_of "$mountpoint")" &&
             tar --extract --file "$archive" --directory "$mountpoint" --preserve-permissions --same-owner \
                 --numeric-owner --xattrs --xattrs-include='*' --acls; then

@@ -62,6 +62,8 @@ unit=residentfs@mnt-vram.service
 check() { if eval "$2"; then echo "ok $1"; else echo "not ok $1"; systemctl status --no-pager $unit; fi; }
 soon() { for i in {1..150}; do eval "$1" && return; sleep 0.1; done; false; }
 pid() { systemctl show -P MainPID $unit; }
+# A start is refused after some in a row.
+restart() { systemctl reset-failed; systemctl restart $unit; }
 options() { printf 'DEVICE=emulated\nOPTIONS=emulated_memory=64MiB%s\n' "$1" >/etc/default/residentfs; }
 soon 'systemctl -q is-active multi-user.target'
 options ''
@@ -78,21 +80,21 @@ kill -STOP "$first"
 check "… likewise when it gives no sign of life" \
     'for i in {1..9}; do soon "[ \$(pid) != $first ] && systemctl -q is-active $unit" && break; done'
 options ,on_suspend=refuse
-systemctl restart $unit
+restart
 check "suspend, refused: sleep.target is not reached" '! systemctl start fake-suspend.service'
 options ,on_suspend=save
-systemctl restart $unit
+restart
 echo precious >/mnt/vram/f
 first=$(pid)
 check "suspend, saved: it is reached" 'systemctl start fake-suspend.service'
 check "… and afterwards the files are there, of another daemon" \
     'soon "[ \$(pid) != $first ] && [ -s /mnt/vram/f ]" && [ "$(cat /mnt/vram/f)" = precious ]'
 options ,nonsense=1
-systemctl restart $unit
+restart
 check "a wrong configuration is not tried again" \
     'sleep 7; [ "$(systemctl show -P Result,NRestarts,ExecMainStatus $unit | paste -sd" ")" = "exit-code 0 2" ]'
 options ''
-systemctl restart $unit
+restart
 apt-get -qq -y remove residentfs
 check "removing the package ends it" '! mountpoint -q /mnt/vram'
 echo all tried
