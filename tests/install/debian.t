@@ -55,6 +55,7 @@ logged() {
 
 # A service of the chroot that, once it has booted, tries the units, and says what it saw.
 write_service() {
+    rm "$chroots/build/usr/sbin/policy-rc.d"
     cat >"$chroots/build/check" <<'SCRIPT'
 #!/bin/bash
 exec >/checked 2>&1
