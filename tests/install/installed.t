@@ -13,7 +13,7 @@ DESTDIR=$root meson install -C "$build" --no-rebuild >"$work/out" 2>&1
 is "meson install works" $? 0
 prefix=$root$(meson introspect "$build" --buildoptions | jq -r '.[] | select(.name == "prefix").value')
 for path in bin/residentfs sbin/mount.residentfs sbin/mount.fuse.residentfs share/man/man8/residentfs.8 \
-    share/man/man8/mount.residentfs.8 share/man/man5/residentfs.conf.5 share/man/man7/residentfs-files.7 \
+    share/man/man8/mount.residentfs.8 share/man/man5/residentfs.conf.5 share/man/man7/residentfs-files.7 share/man/man3/libresident.3 \
     share/bash-completion/completions/residentfs lib/systemd/system/residentfs@.service \
     lib/systemd/system/residentfs-sleep.service libexec/residentfs/sleep share/residentfs/dashboard/residentfs.json; do
     ok "$path is there" test -L "$prefix/$path" -o -s "$prefix/$path"
@@ -47,13 +47,17 @@ like "… or choices" "$text" 'Cm cache Ns = Ns Cm off\|on .*Default: off\.'
 # -- the manual
 
 if command -v mandoc >/dev/null; then
-    for page in "$prefix"/share/man/man*/residentfs*; do
+    for page in "$prefix"/share/man/man*/*resident*.[3578]; do
         # A manual that mandoc has no index of is not found.
         is "mandoc has nothing against ${page##*/}" "$(mandoc -Tlint "$page" 2>/dev/null | grep -v 'referenced manual not found')" ""
     done
 else
-    skip "no mandoc on this machine" 3
+    skip "no mandoc on this machine" 4
 fi
+sed -nE 's/^[a-z].*[ *](resident_[a-z_]+)\(.*/\1/p' "$prefix/include/resident.h" | sort -u >"$work/functions"
+between "resident.h has functions" "$(wc -l <"$work/functions")" 15 100
+is "libresident(3) has the same" "$(sed -nE 's/^\.Nm (resident_[a-z_]+).*/\1/p' "$prefix/share/man/man3/libresident.3" | sort -u)" \
+    "$(cat "$work/functions")"
 names=$(cd "$mnt/.resident" && ls)
 for name in $names; do
     ok "residentfs-files(7) has $name" grep -q "^\.It Pa $name\$" "$prefix/share/man/man7/residentfs-files.7"
