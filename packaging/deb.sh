@@ -4,6 +4,7 @@
 # Builds Debian packages of this tree into FOLDER (default: build-deb), with the distribution's tools, on the
 # release that it runs on. The tree itself is left alone: debian/ is put to the top of a copy. To install what
 # is needed for it: apt-get install build-essential debhelper meson pkgconf libfuse3-dev libinih-dev libcmocka-dev
+# dh-python
 set -euo pipefail
 export LC_ALL=C
 umask 022

@@ -22,7 +22,7 @@ out=$(cd "$out" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 # shellcheck disable=SC2016 # the dynamic linker's $ORIGIN
-meson setup "$scratch/build" "$root" -Dtests=false -Dbuildtype=release -Dprefix=/ -Dlibdir=lib -Dsbindir=bin \
+meson setup "$scratch/build" "$root" -Dtests=false -Dpython=false -Dbuildtype=release -Dprefix=/ -Dlibdir=lib -Dsbindir=bin \
     '-Dc_link_args=-Wl,-rpath,$ORIGIN/../lib,--disable-new-dtags' >"$scratch/log" ||
     { cat "$scratch/log" >&2; exit 1; }
 ninja -C "$scratch/build" >"$scratch/log" || { cat "$scratch/log" >&2; exit 1; }
@@ -32,7 +32,7 @@ tree=$scratch/$name
 DESTDIR=$tree meson install -C "$scratch/build" --no-rebuild --strip >"$scratch/log"
 
 # Units and helpers have absolute paths in them: they are for packages.
-rm -rf "$tree/lib/systemd" "$tree/libexec" "$tree"/bin/mount.*
+rm -rf "$tree/lib/systemd" "$tree/lib/pkgconfig" "$tree/libexec" "$tree"/bin/mount.*
 cp "$root/README.md" "$root/LICENSE" "$tree/"
 
 ldd "$tree/bin/residentfs" | sed -nE 's/.*=> ([^ ]+) .*/\1/p' | while read -r library; do

@@ -134,7 +134,7 @@ for release in ${RELEASES:-bookworm trixie}; do
     mkdir -p "$packages"
     logged "$release: a chroot to build in" make_chroot "$release" build
     logged "… with what it takes" inside build 'apt-get -qq -y --no-install-recommends install build-essential debhelper meson \
-        pkgconf libfuse3-dev libinih-dev libcmocka-dev lintian'
+        pkgconf libfuse3-dev libinih-dev libcmocka-dev dh-python lintian'
     mkdir "$chroots/build/src"
     git -C "$repository" ls-files -z | tar -C "$repository" --null -T - -cf - | tar -C "$chroots/build/src" -xf -
     logged "packaging/deb.sh builds the packages" inside build '/src/packaging/deb.sh /out'
@@ -150,11 +150,11 @@ for release in ${RELEASES:-bookworm trixie}; do
 
     logged "$release: a clean chroot" make_chroot "$release" clean
     # What the packages depend on is not theirs to remove.
-    logged "… with what the packages depend on" inside clean 'apt-get -qq -y --no-install-recommends install fuse3 libinih1'
+    logged "… with what the packages depend on" inside clean 'apt-get -qq -y --no-install-recommends install fuse3 libinih1 python3 gcc libc6-dev pkgconf'
     files_of clean >"$work/before"
     mkdir "$chroots/clean/tmp/packages"
-    cp "$packages"/residentfs_*.deb "$packages"/residentfs-emulated_*.deb "$chroots/clean/tmp/packages/"
-    logged "both packages are installed" inside clean 'apt-get -qq -y --no-install-recommends install /tmp/packages/*.deb'
+    cp "$packages"/{residentfs,residentfs-emulated,libresident1,libresident-dev,python3-resident}_*.deb "$chroots/clean/tmp/packages/"
+    logged "the packages are installed" inside clean 'apt-get -qq -y --no-install-recommends install /tmp/packages/*.deb'
     logged "mount -t residentfs, write, read, umount" inside clean 'mkdir /tmp/mnt
         mount -t residentfs emulated /tmp/mnt -o emulated_memory=256MiB,budget=50%
         head -c 30M /dev/urandom >/tmp/mnt/f
@@ -164,6 +164,11 @@ for release in ${RELEASES:-bookworm trixie}; do
         umount /tmp/mnt
         for i in {1..100}; do readlink /proc/[0-9]*/exe | grep -qx /usr/bin/residentfs || exit 0; sleep 0.1; done
         exit 1'
+    logged "a program is built with the library, and finds it" inside clean 'cd /tmp/mnt
+        printf "#include <resident.h>\n#include <stdio.h>\nint main(void) { struct resident_mapping *m; return resident_map_path(\\"/etc/hosts\\", 0, &m) != -95 || puts(resident_error()) < 0; }\n" >/tmp/p.c
+        gcc -o /tmp/p /tmp/p.c $(pkg-config --cflags --libs libresident)
+        /tmp/p'
+    logged "the Python module finds it, too" inside clean 'python3 -c "import resident._library; print(resident._library.library())"'
     logged "residentfs --check-config with the file of the package" inside clean 'residentfs --check-config | grep /etc/residentfs.conf'
     logged "a changed configuration is in force" inside clean 'echo "[budget]
 budget = 40%" >>/etc/residentfs.conf
@@ -172,9 +177,9 @@ budget = 40%" >>/etc/residentfs.conf
         umount /tmp/mnt'
     logged "… and kept when the package is installed again" inside clean 'apt-get -qq -y --reinstall install /tmp/packages/residentfs_*.deb
         grep "budget = 40%" /etc/residentfs.conf'
-    logged "removing leaves the configuration" inside clean 'apt-get -qq -y remove residentfs residentfs-emulated
+    logged "removing leaves the configuration" inside clean 'apt-get -qq -y remove residentfs residentfs-emulated libresident1 libresident-dev python3-resident
         test -e /etc/residentfs.conf && ! command -v residentfs'
-    logged "purging works" inside clean 'apt-get -qq -y purge residentfs residentfs-emulated'
+    logged "purging works" inside clean 'apt-get -qq -y purge residentfs residentfs-emulated libresident1 libresident-dev python3-resident'
     files_of clean >"$work/after"
     is "… and leaves nothing behind" "$(diff "$work/before" "$work/after")" ""
     remove_chroot clean
