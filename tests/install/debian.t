@@ -165,7 +165,7 @@ for release in ${RELEASES:-bookworm trixie}; do
         for i in {1..100}; do readlink /proc/[0-9]*/exe | grep -qx /usr/bin/residentfs || exit 0; sleep 0.1; done
         exit 1'
     logged "a program is built with the library, and finds it" inside clean 'cd /tmp/mnt
-        printf "#include <resident.h>\n#include <stdio.h>\nint main(void) { struct resident_mapping *m; return resident_map_path(\\"/etc/hosts\\", 0, &m) != -95 || puts(resident_error()) < 0; }\n" >/tmp/p.c
+        printf "#include <resident.h>\n#include <stdio.h>\nint main(void) { struct resident_mapping *m; return resident_map_path(__FILE__, 0, &m) != -95 || puts(resident_error()) < 0; }\n" >/tmp/p.c
         gcc -o /tmp/p /tmp/p.c $(pkg-config --cflags --libs libresident)
         /tmp/p'
     logged "the Python module finds it, too" inside clean 'python3 -c "import resident._library; print(resident._library.library())"'
@@ -179,7 +179,7 @@ budget = 40%" >>/etc/residentfs.conf
         grep "budget = 40%" /etc/residentfs.conf'
     logged "removing leaves the configuration" inside clean 'apt-get -qq -y remove residentfs residentfs-emulated libresident1 libresident-dev python3-resident
         test -e /etc/residentfs.conf && ! command -v residentfs'
-    logged "purging works" inside clean 'apt-get -qq -y purge residentfs residentfs-emulated libresident1 libresident-dev python3-resident'
+    logged "purging works" inside clean 'dpkg --purge residentfs residentfs-emulated libresident1 libresident-dev python3-resident'
     files_of clean >"$work/after"
     is "… and leaves nothing behind" "$(diff "$work/before" "$work/after")" ""
     remove_chroot clean
