@@ -62,7 +62,10 @@ bool share_descriptor_ino(const struct share *share, int descriptor, uint64_t *i
 
 /* -- one client -------------------------------------------------------------------------------- */
 
-/* The length of what was received, or 0 when the conversation is over. */
+/*
+ * The length of what was received, or 0 when the conversation is over. A message without bytes ends
+ * it too, but may have brought descriptors.
+ */
 static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptors, size_t *count)
 {
     union {
@@ -82,7 +85,7 @@ static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptor
     do
         length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_TRUNC);
     while (length < 0 && errno == EINTR);
-    if (length <= 0)
+    if (length < 0)
         return 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -91,10 +94,11 @@ static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptor
         memcpy(descriptors + *count, CMSG_DATA(c), here * sizeof(int));
         *count += here;
     }
-    if (!(message.msg_flags & MSG_CTRUNC))
+    if (length > 0 && !(message.msg_flags & MSG_CTRUNC))
         return length;
     /* More descriptors than any request has, or than this process may have open. */
-    log_warning("share: a request with more descriptors than could be taken was dropped");
+    if (message.msg_flags & MSG_CTRUNC)
+        log_warning("share: a request with more descriptors than could be taken was dropped");
     while (*count > 0)
         close(descriptors[--*count]);
     return 0;
