@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "core/log.h"
 
@@ -18,6 +19,8 @@
 #define CLIENT_STACK     (256 * 1024)
 #define SEND_TIMEOUT_S   10
 #define BACKLOG          128
+#define STOP_TIMEOUT_S   10
+#define REFUSED_MESSAGES 8 /* read from one who is turned away */
 
 struct share {
     struct residentfs *fs;
@@ -250,6 +253,11 @@ static void refuse(const struct share_client *client)
     log_warning("share: process %d (%s) of user %u was turned away: %s", (int)client->pid,
                 client->command, (unsigned int)client->uid, reply.message);
     reply_with(client->socket, &reply, NULL);
+    /* A socket that is closed with something unread takes the reply with it. */
+    shutdown(client->socket, SHUT_RDWR);
+    for (int i = 0; i < REFUSED_MESSAGES; i++)
+        if (recv(client->socket, &(char){0}, 1, MSG_DONTWAIT) <= 0)
+            break;
 }
 
 /* Starts a thread for the client, which owns it then. False: not taken. */
@@ -428,12 +436,13 @@ errint_t share_start(struct share *share, char *message, size_t message_bytes)
     return error;
 }
 
-void share_stop(struct share *share)
+bool share_stop(struct share *share)
 {
+    struct timespec deadline;
     uint64_t one = 1;
 
     if (!share)
-        return;
+        return true;
     if (share->running) {
         if (write(share->stop_fd, &one, sizeof(one)) < 0)
             log_error("share: cannot stop the listener: %s", strerror(errno));
@@ -447,9 +456,14 @@ void share_stop(struct share *share)
     share->stopping = true;
     for (struct share_client *c = share->clients; c; c = c->next)
         shutdown(c->socket, SHUT_RDWR);
-    while (share->clients_count > 0)
-        pthread_cond_wait(&share->left, &share->mutex);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += STOP_TIMEOUT_S;
+    int waited = 0;
+    while (share->clients_count > 0 && waited == 0)
+        waited = pthread_cond_timedwait(&share->left, &share->mutex, &deadline);
+    bool ended = share->clients_count == 0;
     pthread_mutex_unlock(&share->mutex);
+    return ended;
 }
 
 void share_destroy(struct share *share)
