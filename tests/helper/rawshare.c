@@ -1,12 +1,14 @@
 /*
  * rawshare: speaks the share protocol by hand, and badly, for tests/share/hostile.t.
  *
- *   rawshare SUBJECT FILE [ARGUMENT]
+ *   rawshare SUBJECT FILE [ARGUMENT [MORE]]
  *
- * FILE is on the mount and open for reading and writing. Prints "as expected", or what was not.
+ * FILE is on the mount. It is opened for reading and writing, if that is allowed. Prints "as
+ * expected", or what was not.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,7 +26,7 @@
 #define ANSWER_SECONDS   20
 
 static int file;
-static const char *argument;
+static const char *argument, *more;
 
 __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *format, ...)
 {
@@ -435,37 +437,96 @@ static void crowd(void)
 static void foreign(void)
 {
     struct share_request request = request_of(SHARE_MAP);
+    struct share_reply reply;
     int sent = file;
 
     file = open(argument, O_RDWR | O_DIRECT | O_CLOEXEC);
     int one = connected();
     if (!send_bytes(one, &request, sizeof(request), sent, 1))
         fail("cannot send");
-    struct share_reply reply;
     close(sent); /* what the daemon has is the last one */
     expect(one, -ENOTSUP, "a file of another file system", &reply);
     close(one);
+}
+
+/* Descriptors of FILE that are not open for reading and writing. */
+static void readonly(void)
+{
+    static const int flags[] = {O_RDONLY | O_DIRECT, O_WRONLY | O_DIRECT, O_PATH};
+    struct share_request request = request_of(SHARE_MAP);
+    int one = connected();
+
+    for (size_t i = 0; i < sizeof(flags) / sizeof(*flags); i++) {
+        int sent = open(argument, flags[i] | O_CLOEXEC);
+        if (sent >= 0)
+            ask(one, &request, sent, 1, flags[i] == O_PATH ? -EBADF : -EACCES, "map");
+        close(sent);
+    }
+    close(one);
+}
+
+/*
+ * As foreign, and FILE's daemon, process MORE, stops meanwhile: the last reference goes when it
+ * does not answer.
+ */
+static void stuck(void)
+{
+    struct share_request request = request_of(SHARE_MAP);
+    struct share_reply reply;
+    int sent = file;
+
+    file = open(argument, O_RDWR | O_DIRECT | O_CLOEXEC);
+    int one = connected();
+    kill(atoi(more), SIGSTOP);
+    if (!send_bytes(one, &request, sizeof(request), sent, 1))
+        fail("cannot send");
+    size_t count;
+    if (receive(one, &reply, &count) && reply.error != -ENOTSUP)
+        fail("%d: %s", reply.error, reply.message);
+    puts("as expected");
+    fflush(stdout);
+    kill(getpid(), SIGKILL); /* without closing FILE */
+}
+
+/* Sends FILE for a mapping, and prints the error. ARGUMENT: a file on the mount. */
+static void gives(void)
+{
+    struct share_request request = request_of(SHARE_MAP);
+    struct share_reply reply;
+    size_t count;
+    int sent = file;
+
+    file = open(argument, O_RDWR | O_DIRECT | O_CLOEXEC);
+    int one = connected();
+    if (!send_bytes(one, &request, sizeof(request), sent, 1) || !receive(one, &reply, &count))
+        fail("no answer");
+    printf("%d\n", reply.error);
+    exit(0);
 }
 
 static const struct {
     const char *name;
     void (*function)(void);
 } subjects[] = {
-    {"sizes", sizes},     {"fields", fields},   {"descriptors", descriptors},
-    {"nothing", nothing}, {"garbage", garbage}, {"order", order},
-    {"ranges", ranges},   {"attach", attach},   {"deaf", deaf},
-    {"leaves", leaves},   {"quick", quick},     {"crowd", crowd},
-    {"foreign", foreign},
+    {"sizes", sizes},     {"fields", fields},     {"descriptors", descriptors},
+    {"nothing", nothing}, {"garbage", garbage},   {"order", order},
+    {"ranges", ranges},   {"attach", attach},     {"deaf", deaf},
+    {"leaves", leaves},   {"quick", quick},       {"crowd", crowd},
+    {"foreign", foreign}, {"readonly", readonly}, {"gives", gives},
+    {"stuck", stuck},
 };
 
 int main(int argc, char **argv)
 {
     if (argc < 3) {
-        fprintf(stderr, "usage: rawshare SUBJECT FILE [ARGUMENT]\n");
+        fprintf(stderr, "usage: rawshare SUBJECT FILE [ARGUMENT [MORE]]\n");
         return 2;
     }
-    file = open(argv[2], O_RDWR | O_DIRECT | O_CLOEXEC);
+    file = open(argv[2], O_RDWR | O_CLOEXEC);
+    if (file < 0)
+        file = open(argv[2], O_RDONLY | O_CLOEXEC);
     argument = argc > 3 ? argv[3] : NULL;
+    more = argc > 4 ? argv[4] : "";
     if (file < 0)
         fail("%s", argv[2]);
     for (size_t i = 0; i < sizeof(subjects) / sizeof(*subjects); i++)

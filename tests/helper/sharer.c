@@ -22,7 +22,7 @@
  *   mmapwrite FILE OFFSET TEXT            mmapread FILE OFFSET LENGTH: through a shared mapping
  *   cycle PATH COUNT                      maps, reads the first byte and unmaps, so many times
  *   counts                                open descriptors and address ranges of this process
- *   sleep SECONDS    pid    kill: SIGKILL to itself
+ *   sleep SECONDS    pid    exit    kill: SIGKILL to itself
  */
 #include <ctype.h>
 #include <errno.h>
@@ -115,12 +115,11 @@ static CUdeviceptr memory_of(const char *text)
 
 /* -- bytes ------------------------------------------------------------------------------------- */
 
-static unsigned char pattern(uint64_t offset, const char *seed)
+/* Never 0, but for seed 0 always. */
+static unsigned char pattern(uint64_t offset, uint64_t seed)
 {
-    if (strcmp(seed, "zero") == 0)
-        return 0;
-    uint64_t mixed = (offset + 1) * 0x9e3779b97f4a7c15u + number_of(seed) * 0xbf58476d1ce4e5b9u;
-    return (unsigned char)(mixed >> 40 | 1);
+    uint64_t mixed = (offset + 1) * 0x9e3779b97f4a7c15u + seed * 0xbf58476d1ce4e5b9u;
+    return seed ? (unsigned char)(mixed >> 40 | 1) : 0;
 }
 
 static CUstream stream(void)
@@ -154,6 +153,7 @@ static void print_data(const unsigned char *bytes, size_t length)
 static int each_piece(char **a, int file, CUdeviceptr base, bool filling)
 {
     uint64_t offset = number_of(a[1]), end = offset + number_of(a[2]);
+    uint64_t seed = strcmp(a[3], "zero") == 0 ? 0 : number_of(a[3]);
     static unsigned char bytes[PIECE];
 
     while (offset < end) {
@@ -161,7 +161,7 @@ static int each_piece(char **a, int file, CUdeviceptr base, bool filling)
         ssize_t done = (ssize_t)now;
         if (filling)
             for (size_t i = 0; i < now; i++)
-                bytes[i] = pattern(offset + i, a[3]);
+                bytes[i] = pattern(offset + i, seed);
         if (file >= 0)
             done = filling ? pwrite(file, bytes, now, (off_t)offset)
                            : pread(file, bytes, now, (off_t)offset);
@@ -176,9 +176,9 @@ static int each_piece(char **a, int file, CUdeviceptr base, bool filling)
             return 0;
         }
         for (size_t i = 0; !filling && i < (size_t)done; i++)
-            if (bytes[i] != pattern(offset + i, a[3])) {
+            if (bytes[i] != pattern(offset + i, seed)) {
                 printf("differs at %llu: 0x%02x, not 0x%02x\n", (unsigned long long)(offset + i),
-                       bytes[i], pattern(offset + i, a[3]));
+                       bytes[i], pattern(offset + i, seed));
                 return 0;
             }
         offset += (uint64_t)done;
@@ -508,6 +508,12 @@ static int call_kill(char **a, int n)
     return kill(getpid(), SIGKILL);
 }
 
+static int call_exit(char **a, int n)
+{
+    (void)a, (void)n;
+    exit(0);
+}
+
 static const struct call {
     const char *name;
     int least, most;
@@ -528,6 +534,7 @@ static const struct call {
     {"mmapread", 3, 3, call_mmapread}, {"cycle", 2, 2, call_cycle},
     {"counts", 0, 0, call_counts},     {"sleep", 1, 1, call_sleep},
     {"pid", 0, 0, call_pid},           {"kill", 0, 0, call_kill},
+    {"exit", 0, 0, call_exit},
 };
 
 /* Runs one call; false if it failed and that matters. */
