@@ -480,11 +480,11 @@ static void stuck(void)
     kill(atoi(more), SIGSTOP);
     if (!send_bytes(one, &request, sizeof(request), sent, 1))
         fail("cannot send");
+    puts("sent");
+    fflush(stdout);
     size_t count;
     if (receive(one, &reply, &count) && reply.error != -ENOTSUP)
         fail("%d: %s", reply.error, reply.message);
-    puts("as expected");
-    fflush(stdout);
     kill(getpid(), SIGKILL); /* without closing FILE */
 }
 
@@ -522,9 +522,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: rawshare SUBJECT FILE [ARGUMENT [MORE]]\n");
         return 2;
     }
-    file = open(argv[2], O_RDWR | O_CLOEXEC);
-    if (file < 0)
-        file = open(argv[2], O_RDONLY | O_CLOEXEC);
+    /* Not through the page cache, if that can be. */
+    static const int flags[] = {O_RDWR | O_DIRECT, O_RDWR, O_RDONLY};
+    file = -1;
+    for (size_t i = 0; i < sizeof(flags) / sizeof(*flags) && file < 0; i++)
+        file = open(argv[2], flags[i] | O_CLOEXEC);
     argument = argc > 3 ? argv[3] : NULL;
     more = argc > 4 ? argv[4] : "";
     if (file < 0)

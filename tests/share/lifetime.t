@@ -59,6 +59,8 @@ between "… nor threads" "$(find /proc/"$daemon_pid"/task -mindepth 1 -maxdepth
 client_end a
 
 # The mount goes.
+socket=$(cat .resident/socket)
+ok "the socket is there" test -S "$socket"
 cd "$work" || exit 1
 client a
 say a "map $mnt/f : fill m0 0 5M 2"
@@ -68,7 +70,7 @@ said "… the program keeps the memory" a same "check m0 0 5M 2"
 refused "… and learns that the file is gone" a EPIPE sync 0
 refused "… also from remap" a EPIPE remap 0
 said "… the memory is there still" a same "check m0 0 5M 2 : unmap 0"
-ok "… there is no socket left" test -z "$(find "$(dirname "$(readlink -f /run/residentfs)")/residentfs" -newer "$work/daemons" -name '*.*' 2>/dev/null)"
+ok "… its socket is gone" test ! -e "$socket"
 client_end a
 
 # The daemon is told to end, or killed.
@@ -137,8 +139,8 @@ fsop open "$stuck/f" O_RDWR : waitline <"$work/go" >/dev/null &
 exec {go}>"$work/go"
 timeout 20 "$RAWSHARE" stuck "$stuck/f" "$mnt/f" "$stuck_pid" >"$work/said" &
 sent=$!
-# The stop, and the message after it.
-sleep 0.5
+wait_for "grep -q sent '$work/said'" 10
+wait_for "grep -q request_wait /proc/$daemon_pid/task/*/wchan" 3
 is "a descriptor of a file system that hangs: others go on" "$(timeout 20 "$SHARER" map "$mnt/f" : check m0 0 5M 7)" same
 kill -TERM "$daemon_pid"
 ok "… told to end, the daemon gives that one up" wait_for "grep -q 'ending without it' '$daemon_stderr'" 20
