@@ -75,7 +75,7 @@ for size in 300000 5M; do
     fsop truncate f 1000
     client_end b
     unshared f
-    between "the program gone, the rest is given back" "$(resident_bytes)" "$empty" $((empty + 2097152))
+    ok "the program gone, the rest is given back" back_to $((empty + 2097152))
     is "… and the beginning stays" "$(sharer open f O_RDONLY : fcheck 0 0 1000 4)" same
     rm f
     ok "all memory is given back" back_to "$empty"
@@ -130,6 +130,7 @@ said "renamed, it is mapped still" a "" "write m0 0 renamed"
 is "…" "$(head -c 7 h)" renamed
 like "… under its new name" "$(grep '/\?h$' .resident/buffers)" "${client_pid[a]}:sharer"
 mv g h
+# No name, no opener: only the program keeps it.
 used=$(resident_bytes)
 said "replaced by another, it lives on with the program" a renamed "read m0 0 7"
 between "… and its memory" "$used" $((empty + 20000000)) 200000000
