@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034,SC2154 # lib.sh sets what is used here, tests use what is set
 # Programs that share memory, run step by step. Source it after lib.sh, and call before mounting:
 # only_residentfs.
 #

@@ -61,6 +61,7 @@ like "root has 1024 less those of others" "$(cat "$work/crowd.root")" "^10[0-9][
 ok "they have gone" unshared f
 is "… and others go on" "$(sharer map f : check m0 0 5M 1)" same
 ok "… no descriptor is left" wait_for "[ \$(daemon_descriptors) -le $descriptors ]" 10
+# shellcheck disable=SC2016
 ok "… no thread" wait_for '[ $(threads) -le 20 ]' 10
 is "the files are as they were" "$(sharer open f O_RDONLY : fcheck 0 0 5M 1 : open g O_RDONLY : fcheck 1 0 5M 1)" $'same\nsame'
 client_end a

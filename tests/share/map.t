@@ -99,6 +99,7 @@ say b write m0 500000 from-b
 said "… and the other way round" a from-b read m0 500000 6
 is "both are counted" "$(shares f)" 2
 client_end a
+# shellcheck disable=SC2016
 ok "one leaves" wait_for '[ "$(shares f)" = 1 ]' 10
 said "… and the other has the memory still" b from-b read m0 500000 6
 is "… and the file" "$(dd if=f bs=1 skip=500000 count=6 status=none)" from-b
@@ -123,5 +124,28 @@ said "… also when it is named only" a $'1\nfrom-b' \
 client_end a
 rm f
 ok "all memory is given back" back_to "$empty"
+unmount_fs
+
+# Through the page cache, or shared: not both.
+enter_mount -m 64MiB -o cache=on
+sharer open f O_CREAT,O_RDWR : ffill 0 0 3M 1
+client a
+client b
+say a open f O_RDWR
+refused "open through the page cache" b EBUSY map f
+refused "… by the program itself" a EBUSY mapfile 0
+is "… it is what it was" "$(sharer open f O_RDONLY : fcheck 0 0 3M 1)" same
+say a close 0
+# shellcheck disable=SC2016
+ok "closed: mapped" wait_for '[ "$(sharer map f : check m0 0 3M 1)" = same ]' 10
+cat f >"$work/cached"
+say b map f : fill m0 0 3M 2
+said "what was in the page cache is not read any more" a same open f O_RDONLY : fcheck 1 0 3M 2
+say b fill m0 0 3M 3
+said "… nor what was read since" a same fcheck 1 0 3M 3
+client_end b
+unshared f
+is "… nor later" "$(sharer open f O_RDONLY : fcheck 0 0 3M 3)" same
+client_end a
 unmount_fs
 done_testing

@@ -70,7 +70,7 @@ struct device {
 
 /* Physical memory: a memfd, and the engine's view of it. */
 struct physical {
-    unsigned refs; /* handles + mappings + queued operations */
+    unsigned refs;                       /* handles + mappings + queued operations */
     CUmemGenericAllocationHandle handle; /* the one handle, */
     unsigned handle_refs;                /* and how often it must be released */
     int device;
