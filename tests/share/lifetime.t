@@ -142,7 +142,7 @@ wait_for "grep -q sent '$work/said'" 10
 wait_for "grep -q request_wait /proc/$daemon_pid/task/*/wchan" 3
 is "a descriptor of a file system that hangs: others go on" "$(timeout 20 "$SHARER" map "$mnt/f" : check m0 0 5M 7)" same
 kill -TERM "$daemon_pid"
-ok "… told to end, the daemon gives that one up" wait_for "grep -q 'ending without it' '$daemon_stderr'" 90
+ok "… told to end, the daemon gives that one up" wait_for "grep -qE 'ending without it|info: ended' '$daemon_stderr'" 20
 kill -CONT "$stuck_pid"
 wait $sent
 ok "… and ends once it can" wait_for "! alive $daemon_pid" 20
