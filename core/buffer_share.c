@@ -39,7 +39,7 @@ errint_t buffer_share_prepare(struct buffer *buffer, uint64_t *length, uint64_t 
     *length = atomic_load(&buffer->length_bytes);
     if (err == 0 && *length == 0)
         err = -ENODATA;
-    if (err == 0 && map->count == 0)
+    if (err == 0) /* a small write may have come since it was found empty */
         err = buffer_layout_promote(buffer);
     if (err == 0)
         err = buffer_layout_ensure_all(buffer, 0, *length);

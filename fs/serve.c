@@ -189,11 +189,16 @@ static void stop(struct service *service, enum conf_exit result)
 {
     struct residentfs *fs = &service->fs;
 
-    share_stop(fs->share);
-    if (fs->session && !session_stop(fs->session)) {
+    bool sharing_ended = share_stop(fs->share);
+    bool session_ended = !fs->session || session_stop(fs->session);
+    if (!sharing_ended || !session_ended) {
         /* Freeing what it uses would be worse than leaving that to the kernel. */
-        log_error("a request has been stuck for a minute, most likely in the device's driver; "
-                  "unmounting and ending without it");
+        if (!session_ended)
+            log_error("a request has been stuck for a minute, most likely in the device's driver; "
+                      "unmounting and ending without it");
+        else
+            log_error("share: a program's thread is stuck, most likely in closing a descriptor "
+                      "of a file system that does not answer; unmounting and ending without it");
         fuse_session_unmount(service->fuse);
         _exit(result == CONF_EXIT_OK ? CONF_EXIT_FAILURE : result);
     }

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include "core/log.h"
 
@@ -18,6 +19,8 @@
 #define CLIENT_STACK     (256 * 1024)
 #define SEND_TIMEOUT_S   10
 #define BACKLOG          128
+#define STOP_TIMEOUT_S   10
+#define REFUSED_MESSAGES 8 /* read from one who is turned away */
 
 struct share {
     struct residentfs *fs;
@@ -62,7 +65,10 @@ bool share_descriptor_ino(const struct share *share, int descriptor, uint64_t *i
 
 /* -- one client -------------------------------------------------------------------------------- */
 
-/* The length of what was received, or 0 when the conversation is over. */
+/*
+ * The length of what was received, or 0 when the conversation is over. A message without bytes ends
+ * it too, but may have brought descriptors.
+ */
 static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptors, size_t *count)
 {
     union {
@@ -82,7 +88,7 @@ static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptor
     do
         length = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_TRUNC);
     while (length < 0 && errno == EINTR);
-    if (length <= 0)
+    if (length < 0)
         return 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
@@ -91,10 +97,11 @@ static ssize_t receive(int socket, void *bytes, size_t capacity, int *descriptor
         memcpy(descriptors + *count, CMSG_DATA(c), here * sizeof(int));
         *count += here;
     }
-    if (!(message.msg_flags & MSG_CTRUNC))
+    if (length > 0 && !(message.msg_flags & MSG_CTRUNC))
         return length;
     /* More descriptors than any request has, or than this process may have open. */
-    log_warning("share: a request with more descriptors than could be taken was dropped");
+    if (message.msg_flags & MSG_CTRUNC)
+        log_warning("share: a request with more descriptors than could be taken was dropped");
     while (*count > 0)
         close(descriptors[--*count]);
     return 0;
@@ -246,6 +253,11 @@ static void refuse(const struct share_client *client)
     log_warning("share: process %d (%s) of user %u was turned away: %s", (int)client->pid,
                 client->command, (unsigned int)client->uid, reply.message);
     reply_with(client->socket, &reply, NULL);
+    /* A socket that is closed with something unread takes the reply with it. */
+    shutdown(client->socket, SHUT_RDWR);
+    for (int i = 0; i < REFUSED_MESSAGES; i++)
+        if (recv(client->socket, &(char){0}, 1, MSG_DONTWAIT) <= 0)
+            break;
 }
 
 /* Starts a thread for the client, which owns it then. False: not taken. */
@@ -424,12 +436,13 @@ errint_t share_start(struct share *share, char *message, size_t message_bytes)
     return error;
 }
 
-void share_stop(struct share *share)
+bool share_stop(struct share *share)
 {
+    struct timespec deadline;
     uint64_t one = 1;
 
     if (!share)
-        return;
+        return true;
     if (share->running) {
         if (write(share->stop_fd, &one, sizeof(one)) < 0)
             log_error("share: cannot stop the listener: %s", strerror(errno));
@@ -443,9 +456,14 @@ void share_stop(struct share *share)
     share->stopping = true;
     for (struct share_client *c = share->clients; c; c = c->next)
         shutdown(c->socket, SHUT_RDWR);
-    while (share->clients_count > 0)
-        pthread_cond_wait(&share->left, &share->mutex);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += STOP_TIMEOUT_S;
+    int waited = 0;
+    while (share->clients_count > 0 && waited == 0)
+        waited = pthread_cond_timedwait(&share->left, &share->mutex, &deadline);
+    bool ended = share->clients_count == 0;
     pthread_mutex_unlock(&share->mutex);
+    return ended;
 }
 
 void share_destroy(struct share *share)

@@ -26,8 +26,10 @@ errint_t share_start(struct share *share, char *message, size_t message_bytes);
 /*
  * Ends all sharing and waits for it: programs keep the memory that they have mapped, without the
  * file. While the workers still run, or after the connection to the kernel has ended. NULL is fine.
+ * False: a thread has not ended for seconds; it may still use everything. Closing a descriptor that
+ * a program sent waits for that file's file system, for good perhaps.
  */
-void share_stop(struct share *share);
+bool share_stop(struct share *share);
 
 /* After share_stop, when no worker runs. NULL is fine. */
 void share_destroy(struct share *share);

@@ -125,13 +125,13 @@ static errint_t explain(struct share_client *client, errint_t error, char *text,
 
 static errint_t prepare(struct share_client *client, struct inode *inode, struct share_reply *reply)
 {
+    /* First, since dirty pages of a memory-mapped file are written now. */
+    session_forget_pages(client->fs->session, inode->ino);
     errint_t error = buffer_share_prepare(inode->buffer, &reply->length, &reply->mapped_length);
 
     /* Files that are gone may have had the memory still. */
     if (error == -ENOSPC && inode_table_settle(client->fs->inodes))
         error = buffer_share_prepare(inode->buffer, &reply->length, &reply->mapped_length);
-    if (error == 0)
-        session_forget_pages(client->fs->session, inode->ino);
     return error;
 }
 
@@ -219,10 +219,11 @@ static errint_t serve_sync(struct share_client *client, struct share_reply *repl
 {
     if (client->kind == SHARE_CLIENT_NEW)
         return fail(reply->message, sizeof(reply->message), -EINVAL, "no file is shared");
+    /* First, since dirty pages of a memory-mapped file are written now. */
+    session_forget_pages(client->fs->session, client->inode->ino);
     errint_t error = buffer_flush(client->inode->buffer);
     if (error < 0)
         return explain(client, error, reply->message, sizeof(reply->message));
-    session_forget_pages(client->fs->session, client->inode->ino);
     reply->length = buffer_length_bytes(client->inode->buffer);
     return 0;
 }

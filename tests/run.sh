@@ -4,17 +4,18 @@
 # Installs what is missing (Debian 12), builds into build/, runs the suites, and ends with a line
 # "N passed, N failed"; exits 0 only if none failed.
 #
-#   unit posix posix-cached posix-second transfer fault share fuzz install   run when none is named
+#   unit posix posix-cached posix-second transfer fault share share-cached fuzz install   run when none is named
 #   bench soak gpu                                                           only when named
 #   lint build bench-short asan tsan                                         only when named, as .ci/run does
 #
-# unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix
-# and transfer under ASan and UBSan. tsan: unit under TSan. posix-cached: posix with cache=on. posix-second: posix
-# with a daemon built with the libfuse of packaging/subprojects, or with the one in RESIDENTFS_SECOND_BUILD. bench:
-# tests/bench/run.sh, which prints its table and takes about twenty minutes; bench-short: tests/bench/*.t, whether it
-# works at all. Every other SUITE is tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the
-# daemon), FSOP (path of the tests' helper), DEVICE, and TMPDIR, a folder of the suite's own. A line
-# "# timeout: SECONDS" among the first ten sets a test's limit (300 otherwise).
+# unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix,
+# transfer and share under ASan and UBSan. tsan: unit under TSan. posix-cached, share-cached: posix and share with
+# cache=on. posix-second: posix and share with a daemon built with the libfuse of packaging/subprojects, or with the one
+# in RESIDENTFS_SECOND_BUILD. fuzz: each of tests/fuzz for FUZZ_SECONDS (5). bench: tests/bench/run.sh, which prints its
+# table and takes about twenty minutes; bench-short: tests/bench/*.t, whether it works at all. Every other SUITE is
+# tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the daemon), FSOP (path of the tests' helper),
+# DEVICE, and TMPDIR, a folder of the suite's own. A line "# timeout: SECONDS" among the first ten sets a test's limit
+# (300 otherwise).
 #
 # After each suite, processes that it left running and mounts that it left under its TMPDIR are failures, and
 # are ended. Logs are in build/test-logs.
@@ -70,7 +71,7 @@ while [ $# -gt 0 ]; do
         ;;
     *)
         case $1 in
-        unit | posix | posix-cached | posix-second | transfer | fault | share | fuzz | install | bench | bench-short | soak | gpu | lint | build | asan | tsan) ;;
+        unit | posix | posix-cached | posix-second | transfer | fault | share | share-cached | fuzz | install | bench | bench-short | soak | gpu | lint | build | asan | tsan) ;;
         *)
             echo "unknown suite $1; see tests/run.sh --help" >&2
             exit 2
@@ -81,7 +82,7 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ ${#suites[@]} -gt 0 ] || suites=(unit posix posix-cached posix-second transfer fault share fuzz install)
+[ ${#suites[@]} -gt 0 ] || suites=(unit posix posix-cached posix-second transfer fault share share-cached fuzz install)
 
 # ---- counts ----
 
@@ -355,6 +356,35 @@ run_asan() {
     run_unit
     run_shell posix
     run_shell transfer
+    run_shell share
+}
+
+# run_fuzz: each target of tests/fuzz for FUZZ_SECONDS.
+run_fuzz() {
+    local target name log status=0
+    if ! command -v clang >/dev/null ||
+        ! echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' | clang -fsanitize=fuzzer -x c -o "$suite_tmp/probe" - 2>/dev/null; then
+        echo "skipped: clang has no libFuzzer here"
+        return 0
+    fi
+    CC=clang build_into "$root/build-fuzz" "$suite_logs/build.log" -Dfuzz=true || status=$?
+    result $status "builds with libFuzzer" "$suite_logs/build.log"
+    [ $status -eq 0 ] || return 0
+    for target in "$root"/tests/fuzz/fuzz_*.c; do
+        name=$(basename "$target" .c)
+        log=$suite_logs/$name.log
+        status=0
+        mkdir -p "$suite_tmp/$name"
+        in_suite ASAN_OPTIONS=detect_leaks=1 "$root/build-fuzz/tests/fuzz/$name" -max_total_time="${FUZZ_SECONDS:-5}" -timeout=10 \
+            -max_len=4096 -artifact_prefix="$suite_logs/$name-" "$suite_tmp/$name" "$root/tests/fuzz/seeds/$name" \
+            >"$log" 2>&1 || status=$?
+        result $status "$name: $(grep -c '^#' "$log") lines of progress, $(sed -nE 's/^Done ([0-9]+) runs.*/\1/p' "$log") runs" "$log"
+    done
+}
+
+run_share_cached() {
+    local -x MOUNT_OPTIONS=${MOUNT_OPTIONS:+$MOUNT_OPTIONS,}cache=on
+    run_shell share
 }
 
 run_posix_cached() {
@@ -392,6 +422,7 @@ run_posix_second() {
     fi
     grep libfuse "$suite_logs/version.log"
     run_shell posix
+    run_shell share
 }
 
 run_bench() {
@@ -464,6 +495,8 @@ for suite in "${suites[@]}"; do
     posix-second) run_posix_second ;;
     bench) run_bench ;;
     bench-short) run_shell bench ;;
+    share-cached) run_share_cached ;;
+    fuzz) run_fuzz ;;
     tsan) run_tsan ;;
     *) run_shell "$suite" ;;
     esac

@@ -39,11 +39,11 @@ errint_t share_connect(int file, int *out)
     ssize_t length =
         fgetxattr(file, SHARE_SOCKET_XATTR, address.sun_path, sizeof(address.sun_path) - 1);
 
+    if (length < 0 && (errno == ENODATA || errno == EOPNOTSUPP))
+        return share_fail(-ENOTSUP, "not a file of residentfs, or of one that shares nothing "
+                                    "(option share=off)");
     if (length < 0)
-        return share_fail(errno == EBADF ? -EBADF : -ENOTSUP,
-                          errno == EBADF ? "not an open file"
-                                         : "not a file of residentfs, or of one that shares "
-                                           "nothing (option share=off)");
+        return share_fail(-errno, "cannot ask for the share socket: %s", strerror(errno));
     address.sun_path[length] = 0;
     if (given && given[0]) {
         if (strlen(given) >= sizeof(address.sun_path))
