@@ -70,6 +70,7 @@ struct conf {
     uint32_t workers;         /* 0: as many as the daemon thinks best */
     uint64_t max_write_bytes; /* largest request; a multiple of 4096 */
     uint32_t max_background;
+    enum conf_switch io_uring;
     enum conf_cache cache;
     double entry_timeout_s, attr_timeout_s;
 

@@ -71,6 +71,15 @@ static const struct conf_option options[] = {
         .flags = CONF_ADVANCED,
     },
     {
+        .name = "io_uring",
+        .section = "transport",
+        .type = CONF_ENUM,
+        .offset = FIELD(io_uring),
+        .default_text = "auto",
+        .help = "requests by io_uring; auto: where kernel and libfuse have it",
+        .choices = switch_choices,
+    },
+    {
         .name = "cache",
         .section = "transport",
         .type = CONF_ENUM,

@@ -97,6 +97,14 @@ struct pinned_memory {
  * Counts as staging.
  */
 errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory, size_t length);
+/*
+ * The same in memory that can be shown at a second address, for bytes that somebody else hands over
+ * there: pinned_memory_show_at replaces what is mapped from ADDRESS (a page's) on, as far as the
+ * memory goes, at once. That mapping is not counted, and not taken away by the functions below.
+ */
+errint_t pinned_memory_init_shared(struct device *device, struct pinned_memory *memory,
+                                   size_t length);
+errint_t pinned_memory_show_at(const struct pinned_memory *memory, void *address);
 /* The caller guarantees that no copy touches it any more. */
 void pinned_memory_finish(struct device *device, struct pinned_memory *memory);
 /* DMA may still be running on it: it is counted, forgotten and never given back. */

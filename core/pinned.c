@@ -8,10 +8,10 @@
 #define HUGEPAGE_BYTES (2 * MIB)
 
 /* Maps LENGTH bytes at an address that is a multiple of ALIGN. */
-static void *map_aligned(size_t length, size_t align)
+static void *map_aligned(size_t length, size_t align, int kind)
 {
     size_t span = length + align;
-    char *at = mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *at = mmap(NULL, span, PROT_READ | PROT_WRITE, kind | MAP_ANONYMOUS, -1, 0);
 
     if (at == MAP_FAILED)
         return NULL;
@@ -23,11 +23,12 @@ static void *map_aligned(size_t length, size_t align)
     return start;
 }
 
-errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory, size_t length)
+/* KIND: MAP_PRIVATE or MAP_SHARED. */
+static errint_t init(struct device *device, struct pinned_memory *memory, size_t length, int kind)
 {
-    bool huge = length >= HUGEPAGE_BYTES / 2;
+    bool huge = kind == MAP_PRIVATE && length >= HUGEPAGE_BYTES / 2;
     size_t mapping_length = align_up(length, huge ? HUGEPAGE_BYTES : 4 * KIB);
-    void *mapping = map_aligned(mapping_length, huge ? HUGEPAGE_BYTES : 4 * KIB);
+    void *mapping = map_aligned(mapping_length, huge ? HUGEPAGE_BYTES : 4 * KIB, kind);
 
     if (!mapping)
         return -ENOMEM;
@@ -46,6 +47,26 @@ errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory,
                     driver_error_name(device->driver, result), mapping_length);
     telemetry_staging_changed(&device->telemetry, (int64_t)mapping_length);
     return 0;
+}
+
+errint_t pinned_memory_init(struct device *device, struct pinned_memory *memory, size_t length)
+{
+    return init(device, memory, length, MAP_PRIVATE);
+}
+
+errint_t pinned_memory_init_shared(struct device *device, struct pinned_memory *memory,
+                                   size_t length)
+{
+    return init(device, memory, length, MAP_SHARED);
+}
+
+errint_t pinned_memory_show_at(const struct pinned_memory *memory, void *address)
+{
+    /* A length of 0 has the kernel map the pages of a shared mapping once more. */
+    void *at = mremap(memory->mapping, 0, memory->mapping_length, MREMAP_MAYMOVE | MREMAP_FIXED,
+                      address);
+
+    return at == MAP_FAILED ? -errno : 0;
 }
 
 void pinned_memory_finish(struct device *device, struct pinned_memory *memory)

@@ -15,7 +15,7 @@
 
 static struct residentfs *fs_of(fuse_req_t req)
 {
-    return fuse_req_userdata(req);
+    return session_request(req);
 }
 
 static struct open_file *open_file_of(const struct fuse_file_info *fi)
@@ -222,9 +222,8 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
     struct residentfs *fs = fs_of(req);
     struct worker *worker = worker_current();
     struct open_file *file;
+    struct reply_memory memory;
     cleanup_free char *own = NULL;
-    char *bytes = NULL;
-    size_t capacity = 0;
     uint64_t began_ns = monotonic_ns();
     ssize_t length;
 
@@ -233,23 +232,23 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         return;
     }
     file = open_file_of(fi);
-    if (worker)
-        bytes = worker_reply_bytes(worker, &capacity);
-    if (size > capacity) {
+    worker_reply_memory(worker, req, &memory);
+    if (size > memory.capacity) {
         /* The kernel asks for no more than it negotiated; a short answer would mean the end. */
-        bytes = own = malloc(size);
-        if (!bytes) {
+        memory.bytes = own = malloc(size);
+        memory.answer = own;
+        if (!own) {
             fuse_reply_err(req, ENOMEM);
             return;
         }
     }
-    length = buffer_read(file->inode->buffer, (uint64_t)offset, bytes, size);
+    length = buffer_read(file->inode->buffer, (uint64_t)offset, memory.bytes, size);
     if (length == -ENOTRECOVERABLE) {
         /* The copy may still write to the memory: it is nobody's any more. */
         if (own)
             (void)steal_pointer(&own);
         else
-            worker_quarantine_reply(worker);
+            worker_quarantine_reply(worker, req);
         length = -EIO;
     }
     if (length < 0) {
@@ -258,7 +257,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
     }
     accessed(fs, file);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
-    fuse_reply_buf(req, bytes, (size_t)length);
+    fuse_reply_buf(req, memory.answer, (size_t)length);
 }
 
 static void data_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
@@ -313,6 +312,7 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
                        struct fuse_file_info *fi)
 {
     struct residentfs *fs = fs_of(req);
+    struct worker *worker = worker_current();
     struct open_file *file;
     struct upload_fence *fence = NULL;
     uint64_t began_ns = monotonic_ns();
@@ -330,10 +330,11 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
         return;
     }
     if (size >= device_direct_threshold_bytes(fs->device))
-        fence = worker_receive_fence(worker_current());
+        fence = worker_receive_fence(worker, req, &bytes, size);
     length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);
     if (memory_came_back(fs, length))
         length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);
+    worker_upload_submitted(worker, req, fence);
     if (length < 0) {
         fuse_reply_err(req, (int)-length);
         return;

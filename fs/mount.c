@@ -283,8 +283,18 @@ static errint_t add_option(struct fuse_args *args, const char *name, const char 
     return fuse_opt_add_arg(args, option) < 0 ? -ENOMEM : 0;
 }
 
-static errint_t add_options(const struct conf *conf, struct fuse_args *args)
+static errint_t add_ring_options(unsigned int depth, struct fuse_args *args)
 {
+    char text[16];
+    errint_t error = add_option(args, "io_uring", NULL);
+
+    snprintf(text, sizeof(text), "%u", depth);
+    return error < 0 ? error : add_option(args, "io_uring_q_depth", text);
+}
+
+static errint_t add_options(const struct residentfs *fs, struct fuse_args *args)
+{
+    const struct conf *conf = fs->conf;
     errint_t error = fuse_opt_add_arg(args, "residentfs") < 0 ? -ENOMEM : 0;
 
     if (error == 0)
@@ -297,6 +307,8 @@ static errint_t add_options(const struct conf *conf, struct fuse_args *args)
         error = add_option(args, "allow_other", NULL);
     if (error == 0 && conf->debug)
         error = add_option(args, "debug", NULL);
+    if (error == 0 && fs->ring_depth > 0)
+        error = add_ring_options(fs->ring_depth, args);
     for (size_t i = 0; error == 0 && i < conf->mount_options_count; i++) {
         const char *option = conf->mount_options[i];
 
@@ -334,7 +346,7 @@ struct fuse_session *mount_create(struct residentfs *fs, const struct fuse_lowle
     int fd, saved, result;
 
     fuse_set_log_func(on_fuse_log);
-    if (add_options(fs->conf, &args) < 0) {
+    if (add_options(fs, &args) < 0) {
         fuse_opt_free_args(&args);
         snprintf(message, message_bytes, "out of memory");
         return NULL;

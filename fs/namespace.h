@@ -6,11 +6,11 @@
 #define RESIDENTFS_FS_NAMESPACE_H
 
 #include "fs/directory.h"
-#include "fs/residentfs.h"
+#include "fs/session.h"
 
 static inline struct residentfs *request_fs(fuse_req_t req)
 {
-    return fuse_req_userdata(req);
+    return session_request(req);
 }
 
 /* The inode that a request names. NULL: ESTALE has been replied. */

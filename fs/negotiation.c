@@ -99,7 +99,10 @@ static void on_init(void *userdata, struct fuse_conn_info *connection)
     do_not_want(connection, FUSE_CAP_AUTO_INVAL_DATA);
     want(connection, FUSE_CAP_EXPLICIT_INVAL_DATA);
 #ifdef FUSE_CAP_OVER_IO_URING
-    do_not_want(connection, FUSE_CAP_OVER_IO_URING); /* the workers read the descriptor */
+    if (fs->ring_depth > 0)
+        want(connection, FUSE_CAP_OVER_IO_URING);
+    else
+        do_not_want(connection, FUSE_CAP_OVER_IO_URING); /* the workers read the descriptor */
 #endif
 
     want(connection, FUSE_CAP_ASYNC_READ);

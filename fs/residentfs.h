@@ -36,6 +36,10 @@ struct residentfs {
     struct share *share;                 /* fs/share.h; NULL with share=off */
     struct traffic traffic;
 
+    /* Asked of libfuse before mounting, 0: no; session_report says what came of it. */
+    unsigned int ring_depth; /* requests that the kernel may hand over at once, each processor's */
+    char ring_reason[256];   /* why it is 0, and what to do about it; empty: as configured */
+
     /* As negotiated; constant after INIT. */
     struct fuse_conn_info connection;
     uint64_t max_write_bytes; /* of one request, as library and kernel allow */

@@ -91,6 +91,9 @@ static errint_t start(struct service *service, const struct conf *conf, struct s
         snprintf(message, message_bytes, "cannot catch signals: %s", strerror(-error));
         return error;
     }
+    error = session_choose_transport(fs, message, message_bytes);
+    if (error < 0)
+        return error;
     startup_step(startup, "opening %s", conf->device.text);
     error = device_open(&conf->device, &options, &fs->device, message, message_bytes);
     if (error < 0)

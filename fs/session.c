@@ -9,7 +9,7 @@
 #include <sys/sysinfo.h>
 
 #include "core/log.h"
-#include "fs/worker.h"
+#include "fs/ring.h"
 
 #define AUTO_WORKERS_MIN 2
 #define AUTO_WORKERS_MAX 8
@@ -40,6 +40,8 @@ struct session {
     struct worker *workers;
     unsigned int workers_count;
     struct session_report report;
+
+    struct ring ring; /* serves instead of workers: report.io_uring */
 };
 
 /* A worker that waits for a request is brought back by a signal that does nothing else. */
@@ -65,6 +67,7 @@ struct session *session_create(struct residentfs *fs, struct fuse_session *fuse)
         return NULL;
     }
     sigaction(SIGUSR1, &action, NULL);
+    ring_init(&session->ring, fs, fuse, session->ended_fd);
     return session;
 }
 
@@ -75,6 +78,7 @@ void session_destroy(struct session *session)
     for (unsigned int i = 0; i < session->workers_count; i++)
         worker_finish(&session->workers[i]);
     free(session->workers);
+    ring_finish(&session->ring);
     close(session->ended_fd);
     free(session);
 }
@@ -87,13 +91,46 @@ int session_ended_fd(const struct session *session)
 void session_get_report(const struct session *session, struct session_report *report)
 {
     *report = session->report;
+    if (report->io_uring) {
+        report->receive_buffers = session->ring.payloads;
+        report->buffer_bytes = session->ring.payload_bytes;
+        report->page_locked = !session->ring.pageable;
+    }
+}
+
+struct residentfs *session_request(fuse_req_t req)
+{
+    struct residentfs *fs = fuse_req_userdata(req);
+
+    if (!worker_current() && fs->session)
+        ring_adopt_thread(&fs->session->ring, req);
+    return fs;
+}
+
+errint_t session_choose_transport(struct residentfs *fs, char *message, size_t message_bytes)
+{
+    return ring_choose(fs, message, message_bytes);
 }
 
 /* -- INIT -------------------------------------------------------------------------------------- */
 
 void session_init_answered(struct session *session)
 {
-    fuse_session_exit(session->fuse); /* only libfuse's loop, which is left by it */
+    if (session->fs->ring_depth > 0)
+        ring_init_answered(&session->ring);
+    else
+        fuse_session_exit(session->fuse); /* only libfuse's loop, which is left by it */
+}
+
+static errint_t wait_for_init(struct session *session, char *message, size_t message_bytes)
+{
+    struct pollfd poll_fd = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
+
+    if (session->fs->connection.proto_major != 0 || poll(&poll_fd, 1, INIT_TIMEOUT_MS) != 0)
+        return 0;
+    snprintf(message, message_bytes, "the kernel sent no FUSE INIT within %d s",
+             INIT_TIMEOUT_MS / 1000);
+    return -ETIMEDOUT;
 }
 
 /*
@@ -104,16 +141,10 @@ void session_init_answered(struct session *session)
 static errint_t answer_init(struct session *session, char *message, size_t message_bytes)
 {
     const struct fuse_conn_info *connection = &session->fs->connection;
-    struct pollfd poll_fd = {.fd = fuse_session_fd(session->fuse), .events = POLLIN};
-    int result = 0;
+    int result;
 
     if (connection->proto_major != 0)
         return 0;
-    if (poll(&poll_fd, 1, INIT_TIMEOUT_MS) == 0) {
-        snprintf(message, message_bytes, "the kernel sent no FUSE INIT within %d s",
-                 INIT_TIMEOUT_MS / 1000);
-        return -ETIMEDOUT;
-    }
     result = fuse_session_loop(session->fuse);
     if (result == 0 && connection->proto_major != 0) {
         fuse_session_reset(session->fuse); /* as newer libfuse does not by itself */
@@ -352,13 +383,10 @@ static errint_t init_workers(struct session *session)
     return 0;
 }
 
-errint_t session_start(struct session *session, char *message, size_t message_bytes)
+static errint_t start_workers(struct session *session, char *message, size_t message_bytes)
 {
-    errint_t error = answer_init(session, message, message_bytes);
+    errint_t error = init_workers(session);
 
-    if (error < 0)
-        return error;
-    error = init_workers(session);
     if (error < 0) {
         snprintf(message, message_bytes,
                  "no host memory for receive buffers of %llu bytes: %s; free some memory, or lower "
@@ -386,6 +414,27 @@ errint_t session_start(struct session *session, char *message, size_t message_by
     return 0;
 }
 
+errint_t session_start(struct session *session, char *message, size_t message_bytes)
+{
+    errint_t error = wait_for_init(session, message, message_bytes);
+
+    if (error < 0)
+        return error;
+    if (session->fs->ring_depth > 0) {
+        session->report.io_uring = true;
+        session->report.workers = (unsigned int)get_nprocs_conf();
+        error = ring_start(&session->ring, message, message_bytes);
+        if (error != -EOPNOTSUPP)
+            return error;
+        session->report = (struct session_report){0};
+    } else {
+        error = answer_init(session, message, message_bytes);
+        if (error < 0)
+            return error;
+    }
+    return start_workers(session, message, message_bytes);
+}
+
 /* False: it is still busy at the deadline. */
 static bool stop_worker(struct worker *worker, uint64_t deadline_ns)
 {
@@ -411,9 +460,10 @@ static bool stop_worker(struct worker *worker, uint64_t deadline_ns)
 bool session_stop(struct session *session)
 {
     uint64_t deadline_ns = monotonic_ns() + (uint64_t)STOP_TIMEOUT_MS * 1000000;
-    bool stopped = true;
+    bool stopped;
 
     session->stopping = true;
+    stopped = ring_stop(&session->ring, deadline_ns);
     for (unsigned int i = 0; i < session->workers_count; i++)
         stopped &= stop_worker(&session->workers[i], deadline_ns);
     return stopped;

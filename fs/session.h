@@ -13,6 +13,12 @@
 
 /* -- for handlers ------------------------------------------------------------------------------ */
 
+/*
+ * The mount that a request is of. Every handler begins with it, as it may be the first one on a
+ * thread of libfuse's, which can use the device from then on.
+ */
+struct residentfs *session_request(fuse_req_t req);
+
 /* What a worker lends to the handler that it is calling; one per thread. */
 struct worker;
 
@@ -26,13 +32,27 @@ struct worker *worker_current(void);
 void worker_takes_long(struct worker *worker);
 
 /*
- * The fence of the receive buffer that holds the current request's payload; NULL when that buffer
- * is not page-locked, or there is no worker.
+ * The fence of the memory that holds the current request's payload of LENGTH bytes, and its address
+ * for DMA; NULL when it is not page-locked, or there is no worker.
  */
-struct upload_fence *worker_receive_fence(struct worker *worker);
+struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
+                                          const char **bytes, size_t length);
 
-/* Memory for a reply of up to *capacity bytes. Valid until the handler returns. */
-void *worker_reply_bytes(struct worker *worker, size_t *capacity);
+/*
+ * Uploads with that fence have been submitted: waits for them if the kernel may write to the memory
+ * once the request is answered. Before the reply; a NULL fence is fine.
+ */
+void worker_upload_submitted(struct worker *worker, fuse_req_t req, struct upload_fence *fence);
+
+/* Memory for a reply, valid until that; the same bytes at two addresses, perhaps. */
+struct reply_memory {
+    void *bytes;        /* to be read into */
+    const char *answer; /* to be given to fuse_reply_buf */
+    size_t capacity;    /* 0: there is none */
+};
+
+/* NULL is fine: none. */
+void worker_reply_memory(struct worker *worker, fuse_req_t req, struct reply_memory *memory);
 
 /*
  * The kernel asks anew for the attributes of the inode: for a change that it does not expect of the
@@ -48,14 +68,20 @@ void session_forget_pages(struct session *session, uint64_t ino);
 
 /* A copy may write to the reply memory for ever: it is put aside, and other memory takes its place
  * (none while memory is short: the capacity is 0 then). */
-void worker_quarantine_reply(struct worker *worker);
+void worker_quarantine_reply(struct worker *worker, fuse_req_t req);
 
 /* -- for main ---------------------------------------------------------------------------------- */
 
 /* init: what is asked of the kernel, and recorded in struct residentfs. */
 void session_operations(struct fuse_lowlevel_ops *ops);
 
-/* Called by it. */
+/*
+ * What libfuse is to be asked for, before mounting. On failure message holds one line: the
+ * configuration asks for what is impossible.
+ */
+errint_t session_choose_transport(struct residentfs *fs, char *message, size_t message_bytes);
+
+/* Called by init. */
 void session_init_answered(struct session *session);
 
 /* Of a mounted FUSE: borrowed until session_destroy. NULL: no memory or descriptors. */
@@ -82,8 +108,9 @@ bool session_stop(struct session *session);
 void session_destroy(struct session *session);
 
 struct session_report {
-    unsigned int workers;
-    unsigned int receive_buffers; /* of all workers */
+    bool io_uring;                /* or else through the descriptor */
+    unsigned int workers;         /* io_uring: queues, each with a thread of libfuse's */
+    unsigned int receive_buffers; /* of all workers; io_uring: that have been used so far */
     uint64_t buffer_bytes;        /* receive and reply buffers together */
     bool page_locked;             /* all of them */
 };

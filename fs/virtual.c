@@ -146,7 +146,7 @@ void virtual_finish(struct residentfs *fs)
 
 void virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
-    struct residentfs *fs = fuse_req_userdata(req);
+    struct residentfs *fs = session_request(req);
     const struct virtual_entry *entry = entry_of(ino);
     bool reads = (fi->flags & O_ACCMODE) != O_WRONLY;
     bool writes = (fi->flags & O_ACCMODE) != O_RDONLY;
@@ -203,7 +203,7 @@ void virtual_read(fuse_req_t req, uint64_t ino, size_t size, off_t offset,
 void virtual_write(fuse_req_t req, uint64_t ino, const char *bytes, size_t size, off_t offset,
                    struct fuse_file_info *fi)
 {
-    struct residentfs *fs = fuse_req_userdata(req);
+    struct residentfs *fs = session_request(req);
     const struct virtual_entry *entry = entry_of(ino);
     errint_t error;
 
@@ -229,7 +229,7 @@ void virtual_write(fuse_req_t req, uint64_t ino, const char *bytes, size_t size,
 void virtual_release(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
 {
     (void)ino;
-    virtual_file_destroy(fuse_req_userdata(req), virtual_file_of(fi));
+    virtual_file_destroy(session_request(req), virtual_file_of(fi));
     fuse_reply_err(req, 0);
 }
 
@@ -250,7 +250,7 @@ static const char *listed_at(uint64_t position, uint64_t *ino)
 
 void virtual_readdir(fuse_req_t req, uint64_t ino, size_t size, off_t offset, bool plus)
 {
-    struct residentfs *fs = fuse_req_userdata(req);
+    struct residentfs *fs = session_request(req);
     cleanup_free char *bytes = malloc(size);
     size_t used = 0;
     uint64_t position = offset < 0 ? 0 : (uint64_t)offset, entry_ino;

@@ -294,7 +294,9 @@ char *virtual_text_version(struct residentfs *fs, size_t *length)
     fprintf(out, "libfuse %s\n", fuse_pkgversion());
     fprintf(out, "kernel %s\n", kernel.release);
     fprintf(out, "kernel_protocol %u.%u\n", fs->connection.proto_major, fs->connection.proto_minor);
-    fprintf(out, "transport descriptor\n");
+    fprintf(out, "transport %s\n", transport.io_uring ? "io_uring" : "descriptor");
+    if (fs->ring_reason[0])
+        fprintf(out, "io_uring no: %s\n", fs->ring_reason);
     fprintf(out, "workers %u\n", transport.workers);
     fprintf(out, "receive_buffers %u\n", transport.receive_buffers);
     fprintf(out, "page_locked %s\n", transport.page_locked ? "yes" : "no");

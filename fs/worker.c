@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/log.h"
+#include "fs/ring.h"
 
 static _Thread_local struct worker *current_worker;
 
@@ -16,23 +17,53 @@ void worker_set_current(struct worker *worker)
     current_worker = worker;
 }
 
-struct upload_fence *worker_receive_fence(struct worker *worker)
+struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
+                                          const char **bytes, size_t length)
 {
+    if (worker && worker->ring) {
+        struct ring_payload *payload = ring_payload_take(worker, req, length);
+
+        if (!payload || !payload->memory.page_locked)
+            return NULL;
+        *bytes = payload->memory.bytes;
+        return &payload->fence;
+    }
     if (!worker || !worker->receive[worker->current].memory.page_locked)
         return NULL;
     return &worker->receive[worker->current].fence;
 }
 
-void *worker_reply_bytes(struct worker *worker, size_t *capacity)
+void worker_upload_submitted(struct worker *worker, fuse_req_t req, struct upload_fence *fence)
 {
-    *capacity = worker->reply.length;
-    return worker->reply.bytes;
+    if (fence && fence->pending && worker->ring)
+        ring_payload_fence(worker, ring_payload_take(worker, req, 0));
 }
 
-void worker_quarantine_reply(struct worker *worker)
+void worker_reply_memory(struct worker *worker, fuse_req_t req, struct reply_memory *memory)
+{
+    *memory = (struct reply_memory){0};
+    if (worker && worker->ring) {
+        struct ring_payload *payload = ring_payload_take(worker, req, 0);
+
+        if (payload)
+            *memory = (struct reply_memory){.bytes = payload->memory.bytes,
+                                            .answer = payload->address,
+                                            .capacity = payload->length};
+    } else if (worker) {
+        *memory = (struct reply_memory){.bytes = worker->reply.bytes,
+                                        .answer = worker->reply.bytes,
+                                        .capacity = worker->reply.length};
+    }
+}
+
+void worker_quarantine_reply(struct worker *worker, fuse_req_t req)
 {
     size_t length = worker->reply.length;
 
+    if (worker->ring) {
+        ring_payload_quarantine(worker, ring_payload_take(worker, req, 0));
+        return;
+    }
     pinned_memory_quarantine(worker->device, &worker->reply);
     if (pinned_memory_init(worker->device, &worker->reply, length) < 0) {
         log_warning("no memory for another reply buffer of %zu bytes: reads of this worker are "

@@ -38,6 +38,11 @@ struct worker {
     sem_t wake;                /* posted to end its sleep */
     struct worker *next_asleep;
     struct pinned_memory reply;
+    /* A thread of libfuse's that serves requests of io_uring has what follows, and nothing above
+     * but the device. */
+    struct ring *ring; /* NULL: it is none */
+    struct worker *next_adopted;
+    struct ring_payload *payloads; /* that it has met */
 };
 
 /* How much memory a worker takes. */
