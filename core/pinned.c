@@ -63,8 +63,8 @@ errint_t pinned_memory_init_shared(struct device *device, struct pinned_memory *
 errint_t pinned_memory_show_at(const struct pinned_memory *memory, void *address)
 {
     /* A length of 0 has the kernel map the pages of a shared mapping once more. */
-    void *at = mremap(memory->mapping, 0, memory->mapping_length, MREMAP_MAYMOVE | MREMAP_FIXED,
-                      address);
+    void *at =
+        mremap(memory->mapping, 0, memory->mapping_length, MREMAP_MAYMOVE | MREMAP_FIXED, address);
 
     return at == MAP_FAILED ? -errno : 0;
 }

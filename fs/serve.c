@@ -68,13 +68,17 @@ static void log_start(const struct service *service)
     log_info("budget: %llu of %llu bytes (setting %s)", (unsigned long long)budget.limit_bytes,
              (unsigned long long)budget.total_bytes,
              budget_setting_format(&budget.setting, setting));
-    log_info("transport: libfuse %s, protocol %u.%u, %u workers with %u receive buffers, %s, "
-             "requests of up to %llu bytes, %s",
+    log_info("transport: libfuse %s, protocol %u.%u, requests of up to %llu bytes, %s",
              fuse_pkgversion(), fs->connection.proto_major, fs->connection.proto_minor,
-             transport.workers, transport.receive_buffers,
-             transport.page_locked ? "page-locked" : "pageable",
              (unsigned long long)fs->max_write_bytes,
              fs->parallel_writes ? "parallel direct writes" : "no parallel direct writes");
+    if (transport.io_uring)
+        log_info("transport: io_uring, %u queues", transport.workers);
+    else
+        log_info("transport: %u workers with %u receive buffers, %s", transport.workers,
+                 transport.receive_buffers, transport.page_locked ? "page-locked" : "pageable");
+    if (fs->ring_reason[0])
+        log_info("transport: io_uring would make small requests faster: %s", fs->ring_reason);
     if (strcmp(device->driver, "emulated") == 0)
         log_warning("the device is emulated: files are in host memory, not in VRAM");
 }

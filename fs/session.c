@@ -219,7 +219,7 @@ static void sleep_until_woken(struct session *session, struct worker *worker)
 
 void worker_takes_long(struct worker *worker)
 {
-    if (worker && worker->session->listening == 0)
+    if (worker && worker->session && worker->session->listening == 0)
         wake_worker(worker->session);
 }
 

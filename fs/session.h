@@ -35,8 +35,8 @@ void worker_takes_long(struct worker *worker);
  * The fence of the memory that holds the current request's payload of LENGTH bytes, and its address
  * for DMA; NULL when it is not page-locked, or there is no worker.
  */
-struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
-                                          const char **bytes, size_t length);
+struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req, const char **bytes,
+                                          size_t length);
 
 /*
  * Uploads with that fence have been submitted: waits for them if the kernel may write to the memory

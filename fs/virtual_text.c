@@ -152,10 +152,14 @@ static void print_health(FILE *out, const struct virtual_figures *f)
 
 static void print_transport(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
 {
-    fprintf(out,
-            "transport  libfuse %s, %u workers with %u receive buffers, requests of up to %s\n",
-            fuse_pkgversion(), f->transport.workers, f->transport.receive_buffers,
-            show_size(fs->max_write_bytes).text);
+    fprintf(out, "transport  libfuse %s, ", fuse_pkgversion());
+    if (f->transport.io_uring)
+        fprintf(out, "io_uring, %u queues with %u buffers so far, ", f->transport.workers,
+                f->transport.receive_buffers);
+    else
+        fprintf(out, "%u workers with %u receive buffers, ", f->transport.workers,
+                f->transport.receive_buffers);
+    fprintf(out, "requests of up to %s\n", show_size(fs->max_write_bytes).text);
     fprintf(out, "           %s, %s\n",
             f->transport.page_locked ? "page-locked host memory"
                                      : "pageable host memory (copies are slower)",
@@ -163,6 +167,9 @@ static void print_transport(FILE *out, const struct residentfs *fs, const struct
             : fs->parallel_writes            ? "direct I/O, parallel writes"
                                              : "direct I/O, writes to one file one after the other "
                                                "(libfuse 3.14.1 and newer can do more)");
+    if (fs->ring_reason[0])
+        fprintf(out, "           without io_uring, which makes small requests faster: %s\n",
+                fs->ring_reason);
     if (strcmp(f->device->driver, "emulated") == 0)
         fprintf(out, "note       the device is emulated: everything here is in host memory\n");
 }
@@ -296,7 +303,7 @@ char *virtual_text_version(struct residentfs *fs, size_t *length)
     fprintf(out, "kernel_protocol %u.%u\n", fs->connection.proto_major, fs->connection.proto_minor);
     fprintf(out, "transport %s\n", transport.io_uring ? "io_uring" : "descriptor");
     if (fs->ring_reason[0])
-        fprintf(out, "io_uring no: %s\n", fs->ring_reason);
+        fprintf(out, "io_uring_needs %s\n", fs->ring_reason);
     fprintf(out, "workers %u\n", transport.workers);
     fprintf(out, "receive_buffers %u\n", transport.receive_buffers);
     fprintf(out, "page_locked %s\n", transport.page_locked ? "yes" : "no");

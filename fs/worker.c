@@ -17,8 +17,8 @@ void worker_set_current(struct worker *worker)
     current_worker = worker;
 }
 
-struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
-                                          const char **bytes, size_t length)
+struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req, const char **bytes,
+                                          size_t length)
 {
     if (worker && worker->ring) {
         struct ring_payload *payload = ring_payload_take(worker, req, length);

@@ -128,6 +128,7 @@ static void test_defaults(void **state)
     assert_int_equal(conf.workers, 0);
     assert_int_equal(conf.max_write_bytes, MIB);
     assert_int_equal(conf.max_background, 128);
+    assert_int_equal(conf.io_uring, CONF_SWITCH_AUTO);
     assert_int_equal(conf.cache, CONF_CACHE_OFF);
     assert_true(conf.entry_timeout_s == 3600);
     assert_true(conf.attr_timeout_s == 1);
@@ -254,6 +255,8 @@ static void test_limits(void **state)
         {"max_background=0", false},
         {"max_background=65535", true},
         {"max_background=65536", false},
+        {"io_uring=auto", true},
+        {"io_uring=yes", false},
         {"staging=8MiB", true},
         {"staging=8388607", false},
         {"staging=16GiB", true},
