@@ -21,8 +21,11 @@ struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
                                           size_t length)
 {
     if (worker && worker->ring) {
-        struct ring_payload *payload = ring_payload_take(worker, req, length);
+        struct ring_payload *payload;
 
+        if (length < RING_DIRECT_MIN_BYTES)
+            return NULL;
+        payload = ring_payload_take(worker, req, length);
         if (!payload || !payload->memory.page_locked)
             return NULL;
         *bytes = payload->memory.bytes;

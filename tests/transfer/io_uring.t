@@ -128,6 +128,7 @@ for _ in 1 2 3 4 5; do
     client=$!
     wait_for '[ -s killed ]' 10
     sleep 0.1
+    # shellcheck disable=SC2046 # numbers
     kill -9 $client $(descendants $client 0) 2>/dev/null
     wait $client 2>/dev/null
 done
@@ -145,6 +146,7 @@ if [ -w "$pages" ]; then
         ok "… hold what was written, on each processor" on_each bash -c '
             dd if="$random" of="f$0" bs=8M status=none && cmp "f$0" "$random" &&
             cmp <(dd if="f$0" bs=8M iflag=direct status=none) "$random"'
+        between "… with no more memory for payloads than staging=" "$(version receive_buffers)" 1 $((${staging%MiB} / 8))
         unmount_fs
     done
 else
@@ -186,6 +188,7 @@ load() {
     wait_for '[ -e load.0 ] || [ -e load.3 ]' 10
     sleep 0.3
 }
+# shellcheck disable=SC2016 # for eval
 for end in 'kill -TERM $daemon_pid' 'umount -l "$mnt"' 'echo 1 >"/sys/fs/fuse/connections/$connection/abort"'; do
     enter_mount -o io_uring=on
     connection=$(stat -c %d .)
