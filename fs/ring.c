@@ -250,6 +250,17 @@ bool ring_stop(struct ring *ring, uint64_t deadline_ns)
     return true;
 }
 
+uint64_t ring_received(struct ring *ring)
+{
+    uint64_t received = 0;
+
+    pthread_mutex_lock(&ring->mutex);
+    for (const struct worker *worker = ring->workers; worker; worker = worker->next_adopted)
+        received += atomic_load_explicit(&worker->requests, memory_order_relaxed);
+    pthread_mutex_unlock(&ring->mutex);
+    return received;
+}
+
 void ring_finish(struct ring *ring)
 {
     struct worker *worker;

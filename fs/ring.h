@@ -51,6 +51,9 @@ errint_t ring_start(struct ring *ring, char *message, size_t message_bytes);
 /* Called in the handler of INIT. */
 void ring_init_answered(struct ring *ring);
 
+/* How many requests have come, each thread's first left out. */
+uint64_t ring_received(struct ring *ring);
+
 /* Waits until no handler runs; libfuse's buffers are gone then. False: one is stuck. */
 bool ring_stop(struct ring *ring, uint64_t deadline_ns);
 

@@ -102,8 +102,12 @@ struct residentfs *session_request(fuse_req_t req)
 {
     struct residentfs *fs = fuse_req_userdata(req);
 
-    if (!worker_current() && fs->session)
+    struct worker *worker = worker_current();
+
+    if (!worker && fs->session)
         ring_adopt_thread(&fs->session->ring, req);
+    else if (worker && worker->ring)
+        atomic_fetch_add_explicit(&worker->requests, 1, memory_order_relaxed);
     return fs;
 }
 
@@ -250,6 +254,7 @@ void session_tick(struct session *session)
         wake_worker(session);
     for (unsigned int i = 0; i < session->workers_count; i++)
         received += atomic_load_explicit(&session->workers[i].requests, memory_order_relaxed);
+    received += ring_received(&session->ring);
     if (!waiting || received != session->received) {
         session->received = received;
         session->received_since_ns = monotonic_ns();

@@ -39,7 +39,7 @@ struct worker {
     struct worker *next_asleep;
     struct pinned_memory reply;
     /* A thread of libfuse's that serves requests of io_uring has what follows, and nothing above
-     * but the device. */
+     * but the device and the count of requests. */
     struct ring *ring; /* NULL: it is none */
     struct worker *next_adopted;
     struct ring_payload *payloads; /* that it has met */
