@@ -28,6 +28,8 @@ attr              getfattr, setfattr
 acl               getfacl, setfacl
 xxd               looks at bytes, as the README does
 openssl           reproducible random files, fast
+liburing-dev      io_uring, in the newest libfuse
+libnuma-dev       which needs this for it
 sqlite3           a program that locks and syncs
 fio               verifies what asynchronous clients write
 ripgrep           a program that maps files

@@ -10,7 +10,7 @@
 #
 # unit is `meson test`. lint: clang-format and shellcheck. build: gcc and clang, no warnings. asan: unit, posix,
 # transfer and share under ASan and UBSan. tsan: unit under TSan. posix-cached, share-cached: posix and share with
-# cache=on. posix-second: posix and share with a daemon built with the libfuse of packaging/subprojects, or with the one
+# cache=on. posix-second: posix, share and io_uring with a daemon built with the libfuse of packaging/subprojects, or with the one
 # in RESIDENTFS_SECOND_BUILD. fuzz: each of tests/fuzz for FUZZ_SECONDS (5). bench: tests/bench/run.sh, which prints its
 # table and takes about twenty minutes; bench-short: tests/bench/*.t, whether it works at all. Every other SUITE is
 # tests/SUITE/*.t: TAP on stdout, run by prove with RESIDENTFS (path of the daemon), FSOP (path of the tests' helper),
@@ -276,10 +276,10 @@ run_unit() {
          ([$lines[] | select(test("^(not )?ok .*# *skip"; "i"))] | length)] | @tsv' "$results")
 }
 
-# run_shell SUITE: tests/SUITE/*.t. A test that ends badly although no case failed counts as one failure.
+# run_shell SUITE [NAME]: tests/SUITE/*.t, or that one. A test that ends badly although no case failed counts as one failure.
 run_shell() {
     local test name log ok not_ok skipped status
-    for test in "$root/tests/$1"/*.t; do
+    for test in "$root/tests/$1"/${2:-*}.t; do
         [ -e "$test" ] || return 0
         name=${test#"$root"/tests/}
         log=$suite_logs/$(basename "$test" .t).log
@@ -423,6 +423,7 @@ run_posix_second() {
     grep libfuse "$suite_logs/version.log"
     run_shell posix
     run_shell share
+    run_shell transfer io_uring
 }
 
 run_bench() {
