@@ -323,7 +323,7 @@ static void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
     char *bytes = current ? current->reply : NULL;
 
     (void)fi;
-#ifdef HAVE_FUSE_REQ_GET_PAYLOAD
+#ifdef HAVE_FUSE_IO_URING
     if (!bytes) { /* a request through io_uring: answered in place */
         size_t capacity;
         if (fuse_req_get_payload(req, &bytes, &capacity, NULL) != 0)
