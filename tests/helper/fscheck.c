@@ -247,7 +247,7 @@ static size_t length_of(const struct run *run)
 static struct run choose_run(struct process *p, unsigned int file, unsigned int limit)
 {
     unsigned int most = (unsigned int)(VERIFY_MAX / options.bytes);
-    unsigned int longest = below(p, 20) == 0 ? most : COMMON_RUN;
+    unsigned int longest = below(p, 20) == 0 || most < COMMON_RUN ? most : COMMON_RUN;
     struct run run = {.file = file, .first = below(p, limit)};
 
     if (longest > limit - run.first)
