@@ -76,7 +76,7 @@ static const struct conf_option options[] = {
         .type = CONF_ENUM,
         .offset = FIELD(io_uring),
         .default_text = "auto",
-        .help = "requests by io_uring; auto: where kernel and libfuse have it",
+        .help = "requests by io_uring: small ones gain, large ones lose; auto: off",
         .choices = switch_choices,
     },
     {

@@ -20,12 +20,11 @@
 #define PROBE_S     10
 #define STUCK_NS    1000000000
 /*
- * With io_uring=auto it is used where it can be: a kernel that has it must have been told to. What
- * it was found to give, against workers that read the descriptor, in interleaved runs. Two
- * processors, busy, emulated driver: 4 KiB writes of one stream 1.1-1.3, random of eight 1.4-1.6,
- * 4 KiB reads 1.2 and 0.95; 1 MiB writes 0.85 and 1.1-1.3, reads 1.05 and 1.2. Prototypes of both
- * transports on an H200: 4 KiB 1.9, 1.4 and 1.2, 1.06; 1 MiB of one stream 0.7, of eight 1.1. So it
- * is for all but one stream of large requests, which a single processor serves alone.
+ * io_uring=auto does without. What io_uring was found to give, against workers that read the
+ * descriptor, in interleaved runs: on an H200, 1 MiB writes of one stream 0.81, of eight 0.79,
+ * reads 0.86 and 1.04; prototypes of both there, 4 KiB 1.4-1.9. On two processors, busy, emulated
+ * driver: 4 KiB writes of one stream 1.1-1.3, random of eight 1.4-1.6, 4 KiB reads 1.2 and 0.95. So
+ * it is for those who know that their requests are small.
  *
  * One request at a time a processor (four were no faster): a processor's queue has one thread, and
  * what that has answered of a batch it sends only after the last of the batch is done.
@@ -101,12 +100,17 @@ errint_t ring_choose(struct residentfs *fs, char *message, size_t message_bytes)
     fs->ring_reason[0] = '\0';
     if (setting == CONF_SWITCH_OFF)
         return 0;
-    if (is_possible(fs->ring_reason, sizeof(fs->ring_reason))) {
+    bool possible = is_possible(fs->ring_reason, sizeof(fs->ring_reason));
+    if (setting == CONF_SWITCH_AUTO) {
+        if (possible)
+            snprintf(fs->ring_reason, sizeof(fs->ring_reason),
+                     "mount with io_uring=on, if requests of 1 MiB may be slower");
+        return 0;
+    }
+    if (possible) {
         fs->ring_depth = DEPTH;
         return 0;
     }
-    if (setting == CONF_SWITCH_AUTO)
-        return 0;
     snprintf(message, message_bytes, "io_uring=on is not possible: %s; or mount with io_uring=auto",
              fs->ring_reason);
     return -EOPNOTSUPP;
@@ -208,21 +212,11 @@ errint_t ring_start(struct ring *ring, char *message, size_t message_bytes)
         return error;
     if (ring->serves)
         return 0;
-    snprintf(ring->fs->ring_reason, sizeof(ring->fs->ring_reason),
-             "libfuse %s did not start it, as if it was built without liburing; .resident/log may "
-             "say more",
+    snprintf(message, message_bytes,
+             "io_uring=on is not possible: libfuse %s did not start it, as if it was built without "
+             "liburing; or mount with io_uring=auto",
              fuse_pkgversion());
-    if (!ring_stop(ring, UINT64_MAX))
-        return -EIO;
-    ring->stopping = false;
-    if (ring->fs->conf->io_uring == CONF_SWITCH_ON) {
-        snprintf(message, message_bytes,
-                 "io_uring=on is not possible: %s; or mount with io_uring=auto",
-                 ring->fs->ring_reason);
-        return -ENOSYS;
-    }
-    fuse_session_reset(ring->fuse);
-    return -EOPNOTSUPP;
+    return ring_stop(ring, UINT64_MAX) ? -ENOSYS : -EIO;
 }
 
 bool ring_stop(struct ring *ring, uint64_t deadline_ns)

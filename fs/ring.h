@@ -42,10 +42,7 @@ errint_t ring_choose(struct residentfs *fs, char *message, size_t message_bytes)
 
 void ring_init(struct ring *ring, struct residentfs *fs, struct fuse_session *fuse, int ended_fd);
 
-/*
- * Has INIT answered, and serves from then on. -EOPNOTSUPP: INIT is answered, but libfuse or the
- * kernel did without io_uring, and nothing runs: requests are to be read from the descriptor.
- */
+/* Has INIT answered, and serves from then on. On failure MESSAGE holds one line. */
 errint_t ring_start(struct ring *ring, char *message, size_t message_bytes);
 
 /* Called in the handler of INIT. */

@@ -428,15 +428,11 @@ errint_t session_start(struct session *session, char *message, size_t message_by
     if (session->fs->ring_depth > 0) {
         session->report.io_uring = true;
         session->report.workers = (unsigned int)get_nprocs_conf();
-        error = ring_start(&session->ring, message, message_bytes);
-        if (error != -EOPNOTSUPP)
-            return error;
-        session->report = (struct session_report){0};
-    } else {
-        error = answer_init(session, message, message_bytes);
-        if (error < 0)
-            return error;
+        return ring_start(&session->ring, message, message_bytes);
     }
+    error = answer_init(session, message, message_bytes);
+    if (error < 0)
+        return error;
     return start_workers(session, message, message_bytes);
 }
 

@@ -73,6 +73,12 @@ if ! mount_fs -o io_uring=on; then
     done_testing
     exit
 fi
+unmount_fs
+must_mount -o io_uring=auto
+is "io_uring=auto does without, large requests being faster so" "$(version transport)" descriptor
+like "… and version says how to have it" "$(version io_uring_needs)" io_uring=on
+unmount_fs
+mount_fs -o io_uring=on
 is "io_uring=on: that is the transport" "$(version transport)" io_uring
 is "… and it needs nothing" "$(version io_uring_needs)" ""
 like "… status says so" "$(cat "$mnt/.resident/status")" 'io_uring, [0-9]+ queues'
