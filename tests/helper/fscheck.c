@@ -677,6 +677,11 @@ int main(int argc, char **argv)
                 FILES_MAX, CELLS_MAX);
         return 2;
     }
+    for (unsigned int i = 0; i < options.files; i++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%s/fscheck.%u", options.folder, i);
+        unlink(path); /* of an earlier run */
+    }
     for (unsigned int i = 0; i < options.processes; i++) {
         children[i] = fork();
         if (children[i] < 0)

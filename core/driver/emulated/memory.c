@@ -492,12 +492,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdeviceptr 
     if (result)
         return result;
     struct reservation *reservation = reservation_find(address);
-    if (!reservation)
+    const struct mapping *mapping = reservation ? mapping_at(reservation, address) : NULL;
+    if (!mapping)
         return leave(CUDA_ERROR_INVALID_VALUE);
     if (start)
-        *start = reservation->start;
+        *start = mapping->start;
     if (bytes)
-        *bytes = reservation->bytes;
+        *bytes = mapping->bytes;
     return leave(CUDA_SUCCESS);
 }
 
