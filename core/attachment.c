@@ -31,6 +31,8 @@ static errint_t refused(struct device *device, CUresult result, const char *call
 {
     snprintf(message, message_bytes, "%s of the memory to attach failed: %s", call,
              driver_error_name(device->driver, result));
+    if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return -ENOMEM;
     if (!cuda_error_is_sticky(result))
         return -EINVAL;
     device_failure(device, result, call, "memory to attach");

@@ -8,6 +8,9 @@
 #include "fs/session.h"
 #include "fs/share.h"
 
+#define CLOSE_WAITS   20
+#define CLOSE_WAIT_NS 5000000
+
 static errint_t __attribute__((format(printf, 4, 5)))
 fail(char *text, size_t text_bytes, errint_t error, const char *format, ...)
 {
@@ -135,11 +138,23 @@ static errint_t prepare(struct share_client *client, struct inode *inode, struct
     return error;
 }
 
+/* The kernel tells of a close only afterwards: who closed just now may still count. */
+static errint_t begin_sharing(struct inode *inode)
+{
+    errint_t error = inode_share_begin(inode);
+
+    for (unsigned int i = 0; error == -EBUSY && i < CLOSE_WAITS; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = CLOSE_WAIT_NS}, NULL);
+        error = inode_share_begin(inode);
+    }
+    return error;
+}
+
 static errint_t begin_mapping(struct share_client *client, struct inode *inode,
                               struct share_reply *reply)
 {
     struct residentfs *fs = client->fs;
-    errint_t error = inode_share_begin(inode);
+    errint_t error = begin_sharing(inode);
 
     if (error < 0)
         return error;
@@ -257,7 +272,7 @@ static errint_t serve_attach(struct share_client *client, const struct share_req
     if (error < 0)
         return error;
     memcpy(memory.ipc_handle, request->ipc_handle, sizeof(memory.ipc_handle));
-    error = inode_share_begin(inode);
+    error = begin_sharing(inode);
     if (error < 0) {
         explain(client, error, text, text_bytes);
     } else {
