@@ -116,6 +116,21 @@ static void a_late_fault_is_reported_by_the_event_that_covers_it(void **state)
     assert_cuda(drv->cuEventDestroy(before));
 }
 
+static void a_late_fault_outlives_an_event_that_nobody_asked(void **state)
+{
+    (void)state;
+    CUevent event = event_create();
+    configure("order=eager;fault=cuMemsetD8Async:1:700:late");
+    assert_cuda(drv->cuMemsetD8Async(on.address, 2, 4096, on.stream));
+    assert_cuda(drv->cuEventRecord(event, on.stream));
+    while (stats().queued > 0)
+        usleep(1000);
+    assert_cuda(drv->cuEventRecord(event, on.stream));
+    assert_cuda(drv->cuEventDestroy(event));
+    assert_cuda_fails(drv->cuStreamSynchronize(on.stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+    assert_cuda(drv->cuStreamSynchronize(on.stream));
+}
+
 static unsigned char look(const unsigned char *at)
 {
     return __atomic_load_n(at, __ATOMIC_RELAXED);
@@ -211,6 +226,7 @@ int main(void)
         TEST(a_lost_device_fails_everything),
         TEST(a_late_fault_leaves_the_copy_undone_and_is_reported_once),
         TEST(a_late_fault_is_reported_by_the_event_that_covers_it),
+        TEST(a_late_fault_outlives_an_event_that_nobody_asked),
         TEST(unproven_dma_runs_after_the_failed_synchronisation),
         TEST(a_stream_that_waits_for_an_unproven_one_gets_there),
         TEST(an_event_on_an_unproven_stream_fails_until_it_is_over),

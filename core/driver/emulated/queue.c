@@ -56,6 +56,14 @@ void stream_ref(struct stream *stream)
     stream->refs++;
 }
 
+/* Who has not asked has not been told: another one that covers it will be. */
+static void failure_drop(struct failure **failure)
+{
+    if (*failure && !--(*failure)->refs)
+        free(*failure);
+    *failure = NULL;
+}
+
 void stream_unref(struct stream *stream)
 {
     if (--stream->refs)
@@ -64,7 +72,7 @@ void stream_unref(struct stream *stream)
     while (*link != stream)
         link = &(*link)->next_all;
     *link = stream->next_all;
-    failure_report(&stream->failure);
+    failure_drop(&stream->failure);
     free(stream);
 }
 
@@ -72,7 +80,7 @@ void record_unref(struct record *record)
 {
     if (--record->refs)
         return;
-    failure_report(&record->failure);
+    failure_drop(&record->failure);
     stream_unref(record->stream);
     free(record);
 }
@@ -84,9 +92,7 @@ CUresult failure_report(struct failure **failure)
         return CUDA_SUCCESS;
     CUresult result = found->reported ? CUDA_SUCCESS : found->result;
     found->reported = true;
-    *failure = NULL;
-    if (!--found->refs)
-        free(found);
+    failure_drop(failure);
     return result;
 }
 
@@ -94,7 +100,7 @@ void failure_add(struct failure **failure, CUresult result)
 {
     if (*failure && !(*failure)->reported)
         return;
-    failure_report(failure);
+    failure_drop(failure);
     struct failure *added = calloc(1, sizeof(*added));
     if (!added)
         return;
