@@ -287,7 +287,11 @@ static void data_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence,
 
 /* -- writing ----------------------------------------------------------------------------------- */
 
-/* An upload that failed after its write returned: once for each open file. */
+/*
+ * An upload that failed after its write returned: once for each open file. Not for its next write:
+ * the kernel cuts large writes into several requests, and when one after the first fails, its
+ * caller sees a short write and no error.
+ */
 static errint_t take_deferred_error(struct open_file *file)
 {
     uint64_t before = file->error_cursor, after = before;
@@ -324,11 +328,6 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
         return;
     }
     file = open_file_of(fi);
-    error = take_deferred_error(file);
-    if (error < 0) {
-        fuse_reply_err(req, -error);
-        return;
-    }
     if (size >= device_direct_threshold_bytes(fs->device))
         fence = worker_receive_fence(worker, req, &bytes, size);
     length = buffer_write(file->inode->buffer, (uint64_t)offset, bytes, size, fence);

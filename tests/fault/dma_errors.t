@@ -41,6 +41,16 @@ for result in 304 1; do
     done
 done
 
+# The kernel cuts a large write into requests; told to one after the first, its caller would not hear of it.
+enter_mount -o flush_interval=1000 -e "fault=cuMemcpyHtoDAsync:1:304:when=$on"
+fsop open f O_CREAT,O_RDWR 0644 : fill 0 0 5M 2 : fsync 0
+touch "$on"
+is "an upload that fails in the middle of a large write is reported, once" \
+    "$(fsop open f O_RDWR : pwrite 0 0 abc : -writeonce 0 1M 3000000 1 : -fsync 0 : -fsync 0 | tail -n 2 | paste -sd' ')" "EIO 0"
+rm -f "$on"
+sees "… and the large write is whole" "3000000"$'\n'"same" open f O_RDONLY : preadcount 0 1M 3000000 : check 0 1M 3000000 1
+unmount_fs
+
 # A readback that fails.
 enter_mount -e "fault=cuMemcpyDtoHAsync:1:304:when=$on"
 fsop open f O_CREAT,O_RDWR 0644 : fill 0 0 1M 5 : fsync 0
