@@ -1,5 +1,6 @@
 /*
  * Faults by rule: fault=ENTRY:NTH[+]:RESULT[:sticky][:late][:unproven][:delay=US][:when=PATH]
+ *                 [:acted=PATH]
  *
  * The NTH call (from 1; with +, each from there on) of the entry point (no version suffix) returns
  * RESULT, a number or a name, without effect; 0 only delays.
@@ -12,9 +13,11 @@
  *             on, and what is queued runs 50 ms after it has failed
  *   delay     microseconds before the call goes on
  *   when      the rule counts and acts only while PATH exists
+ *   acted     PATH is made when the rule acts
  */
 #include "core/driver/emulated/emulated.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +29,8 @@ struct rule {
     CUresult result; /* CUDA_SUCCESS: a delay only */
     bool sticky, late, unproven;
     uint64_t delay_us;
-    char *when; /* owned */
+    char *when;  /* owned; NULL: always */
+    char *acted; /* owned; NULL: nothing is made */
     uint64_t seen;
 };
 
@@ -35,7 +39,15 @@ static struct rule *rules;
 static void rule_free(struct rule *rule)
 {
     free(rule->when);
+    free(rule->acted);
     free(rule);
+}
+
+static bool set_path(char **path, const char *text)
+{
+    free(*path);
+    *path = *text ? strdup(text) : NULL;
+    return *path;
 }
 
 static bool parse_entry(const char *text, enum entry *entry)
@@ -73,11 +85,10 @@ static bool parse_option(const char *text, struct rule *rule)
         rule->delay_us = strtoull(text + 6, &end, 10);
         return end != text + 6 && !*end;
     }
-    if (!strncmp(text, "when=", 5) && text[5]) {
-        free(rule->when);
-        rule->when = strdup(text + 5);
-        return rule->when;
-    }
+    if (!strncmp(text, "when=", 5))
+        return set_path(&rule->when, text + 5);
+    if (!strncmp(text, "acted=", 6))
+        return set_path(&rule->acted, text + 6);
     return false;
 }
 
@@ -136,6 +147,13 @@ static bool rule_applies(struct rule *rule, enum entry entry)
     return rule->seen == rule->nth || (rule->onwards && rule->seen > rule->nth);
 }
 
+static void tell(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (file >= 0)
+        close(file);
+}
+
 CUresult fault_check(enum entry entry, struct verdict *verdict, uint64_t *delay_us)
 {
     CUresult result = CUDA_SUCCESS;
@@ -143,6 +161,8 @@ CUresult fault_check(enum entry entry, struct verdict *verdict, uint64_t *delay_
     for (struct rule *rule = rules; rule; rule = rule->next) {
         if (!rule_applies(rule, entry))
             continue;
+        if (rule->acted)
+            tell(rule->acted);
         *delay_us += rule->delay_us;
         if (!rule->result)
             continue;
