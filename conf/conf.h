@@ -85,6 +85,7 @@ struct conf {
     enum conf_switch allow_other; /* see conf_allows_other */
     uint32_t uid, gid;            /* of the root directory */
     uint32_t root_mode;           /* permission bits of the root directory */
+    uint32_t max_files;           /* 0: by host memory; see inode_table_create */
     enum conf_log_to log;         /* see conf_log_sink */
     enum log_level log_level;
     enum conf_device_lost on_device_lost;

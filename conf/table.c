@@ -205,6 +205,17 @@ static const struct conf_option options[] = {
         .max = 07777,
     },
     {
+        .name = "max_files",
+        .section = "mount",
+        .type = CONF_INTEGER,
+        .offset = FIELD(max_files),
+        .default_text = "0",
+        .default_note = "0: half the pages of host memory",
+        .metavar = "N",
+        .help = "files and directories; names and attributes are in host memory",
+        .max = UINT32_MAX,
+    },
+    {
         .name = "log",
         .section = "mount",
         .type = CONF_ENUM,

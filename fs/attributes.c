@@ -11,7 +11,6 @@
 #define STATFS_BLOCK_BYTES 4096
 
 /* Inodes are limited by host memory only, but `df -i` wants a number. */
-#define STATFS_INODES ((fsfilcnt_t)UINT32_MAX)
 
 static void reply_attributes(fuse_req_t req, struct residentfs *fs, struct inode *inode)
 {
@@ -243,19 +242,20 @@ static void handle_statfs(fuse_req_t req, fuse_ino_t ino)
     (void)ino;
     struct residentfs *fs = request_fs(req);
     struct budget_report report;
+    uint64_t max_files, free_files;
 
     inode_table_settle(fs->inodes);
     device_get_budget_report(fs->device, &report);
-    fsfilcnt_t inodes = (fsfilcnt_t)inode_table_count(fs->inodes);
+    inode_table_get_limit(fs->inodes, &max_files, &free_files);
     struct statvfs statfs = {
         .f_bsize = STATFS_BLOCK_BYTES,
         .f_frsize = STATFS_BLOCK_BYTES,
         .f_blocks = report.limit_bytes / STATFS_BLOCK_BYTES,
         .f_bfree = report.available_bytes / STATFS_BLOCK_BYTES,
         .f_bavail = report.available_bytes / STATFS_BLOCK_BYTES,
-        .f_files = STATFS_INODES,
-        .f_ffree = STATFS_INODES - MIN(inodes, STATFS_INODES),
-        .f_favail = STATFS_INODES - MIN(inodes, STATFS_INODES),
+        .f_files = max_files,
+        .f_ffree = free_files,
+        .f_favail = free_files,
         .f_namemax = DIRECTORY_NAME_MAX,
     };
     fuse_reply_statfs(req, &statfs);

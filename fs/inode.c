@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "fs/directory.h"
 #include "fs/inode_acl.h"
@@ -29,6 +30,8 @@ struct table_shard {
 struct inode_table {
     struct table_shard shards[TABLE_SHARDS];
     _Alignas(CACHE_LINE_BYTES) _Atomic uint64_t next_ino;
+    uint64_t charge_limit_bytes; /* constant */
+    _Atomic uint64_t charged_bytes;
 
     pthread_mutex_t orphans_mutex; /* taken last; covers what follows */
     pthread_cond_t orphan_gone;
@@ -49,7 +52,14 @@ static struct inode **bucket_of(const struct table_shard *shard, uint64_t ino)
     return &shard->buckets[(ino >> TABLE_SHARD_BITS) & (shard->buckets_count - 1)];
 }
 
-struct inode_table *inode_table_create(void)
+/* As tmpfs has it. */
+static uint64_t default_max_files(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES);
+    return pages > 0 ? (uint64_t)pages / 2 : UINT32_MAX;
+}
+
+struct inode_table *inode_table_create(uint64_t max_files)
 {
     struct inode_table *table = aligned_alloc(CACHE_LINE_BYTES, sizeof(*table));
     if (!table)
@@ -58,6 +68,7 @@ struct inode_table *inode_table_create(void)
     for (size_t i = 0; i < TABLE_SHARDS; i++)
         pthread_rwlock_init(&table->shards[i].lock, NULL);
     table->next_ino = INODE_FIRST_FREE;
+    table->charge_limit_bytes = (max_files ? max_files : default_max_files()) * INODE_CHARGE_BYTES;
 
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
@@ -70,6 +81,7 @@ struct inode_table *inode_table_create(void)
 
 static void destroy_inode(struct inode *inode)
 {
+    atomic_fetch_sub(&inode->table->charged_bytes, inode->charged_bytes);
     if (S_ISREG(inode->type))
         buffer_destroy(inode->buffer);
     else if (S_ISDIR(inode->type))
@@ -175,6 +187,23 @@ static errint_t grow_shard(struct table_shard *shard)
     shard->buckets = buckets;
     shard->buckets_count = count;
     return 0;
+}
+
+static bool table_charge(struct inode_table *table, uint64_t bytes)
+{
+    uint64_t charged = atomic_load_explicit(&table->charged_bytes, memory_order_relaxed);
+    do {
+        if (bytes > table->charge_limit_bytes - MIN(charged, table->charge_limit_bytes))
+            return false;
+    } while (!atomic_compare_exchange_weak(&table->charged_bytes, &charged, charged + bytes));
+    return true;
+}
+
+void inode_table_get_limit(struct inode_table *table, uint64_t *max_files, uint64_t *free_files)
+{
+    uint64_t charged = atomic_load(&table->charged_bytes), limit = table->charge_limit_bytes;
+    *max_files = limit / INODE_CHARGE_BYTES;
+    *free_files = (limit - MIN(charged, limit)) / INODE_CHARGE_BYTES;
 }
 
 static errint_t table_insert(struct inode_table *table, struct inode *inode)
@@ -321,16 +350,46 @@ static errint_t create_contents(struct inode *inode, struct device *device, cons
     }
 }
 
+errint_t inode_charge_locked(struct inode *inode, uint64_t bytes)
+{
+    if (!table_charge(inode->table, bytes))
+        return -ENOSPC;
+    inode->charged_bytes += bytes;
+    return 0;
+}
+
+void inode_uncharge_locked(struct inode *inode, uint64_t bytes)
+{
+    inode->charged_bytes -= bytes;
+    atomic_fetch_sub(&inode->table->charged_bytes, bytes);
+}
+
+errint_t inode_remove_xattr_locked(struct inode *inode, const char *name)
+{
+    uint64_t before = xattr_list_bytes(inode->xattrs);
+    errint_t error = xattr_list_remove(inode->xattrs, name);
+    inode_uncharge_locked(inode, before - xattr_list_bytes(inode->xattrs));
+    return error;
+}
+
 static struct inode *create_numbered(struct inode_table *table, struct device *device, uint64_t ino,
                                      mode_t mode, uid_t uid, gid_t gid, dev_t rdev,
                                      const char *target)
 {
+    uint64_t charge = INODE_CHARGE_BYTES + (target ? strlen(target) : 0);
+    if (!table_charge(table, charge)) {
+        errno = ENOSPC;
+        return NULL;
+    }
     struct inode *inode = calloc(1, sizeof(*inode));
     if (!inode) {
+        atomic_fetch_sub(&table->charged_bytes, charge);
         errno = ENOMEM;
         return NULL;
     }
     inode->ino = ino;
+    inode->table = table;
+    inode->charged_bytes = charge;
     inode->type = mode & S_IFMT;
     inode->rdev = rdev;
     inode->refs = 1;
@@ -462,7 +521,7 @@ void inode_accessed(struct inode *inode, bool always)
 
 static void drop_capabilities_locked(struct inode *inode)
 {
-    xattr_list_remove(inode->xattrs, "security.capability");
+    inode_remove_xattr_locked(inode, "security.capability");
 }
 
 void inode_drop_privileges_locked(struct inode *inode, enum inode_author author)

@@ -41,8 +41,9 @@ struct inode_acls {
 
 struct inode {
     uint64_t ino;
-    mode_t type; /* S_IFMT bits; constant */
-    dev_t rdev;  /* constant */
+    struct inode_table *table; /* constant */
+    mode_t type;               /* S_IFMT bits; constant */
+    dev_t rdev;                /* constant */
     _Atomic uint64_t refs;
     _Atomic uint64_t lookups; /* how many of refs are the kernel's */
 
@@ -57,6 +58,7 @@ struct inode {
     struct timespec atime, mtime, ctime; /* (m) */
     struct timespec btime;               /* constant */
     struct xattr_list *xattrs;           /* (m) NULL: none */
+    uint64_t charged_bytes;              /* (m) of inode_charge_locked */
     struct inode_acls acls;              /* (m) fs/inode_acl.h */
 
     /* (m) The name given last, for ".." and for paths shown to people: the directory and the
@@ -84,7 +86,15 @@ struct inode {
 
 struct inode_table;
 
-struct inode_table *inode_table_create(void);
+/*
+ * Host memory that users take by names and attributes is counted, as tmpfs does: a file, and each
+ * further name of it, is INODE_CHARGE_BYTES; the target of a symlink and extended attributes are as
+ * many bytes as they have.
+ */
+#define INODE_CHARGE_BYTES 1024
+
+/* No more is charged than that many files would be. MAX_FILES 0: half the pages of host memory. */
+struct inode_table *inode_table_create(uint64_t max_files);
 /* Destroys every inode left. No other thread uses it any more. */
 void inode_table_destroy(struct inode_table *table);
 
@@ -93,6 +103,8 @@ struct inode *inode_table_find(struct inode_table *table, uint64_t ino);
 /* With a reference, for callers for whom nothing else keeps it alive; NULL when there is none. */
 struct inode *inode_table_get(struct inode_table *table, uint64_t ino);
 uint64_t inode_table_count(struct inode_table *table);
+/* How many files there may be, and how many more: what is charged otherwise lowers it. */
+void inode_table_get_limit(struct inode_table *table, uint64_t *max_files, uint64_t *free_files);
 /*
  * Waits, for some milliseconds at most, until the device memory of files that have just lost their
  * last name and opener is given back: for whoever needs memory or reports how much there is. True
@@ -113,12 +125,19 @@ errint_t inode_table_walk(struct inode_table *table, void (*visit)(struct inode 
  * Makes an inode of the given type with one reference (the caller's) and nlink 0 (a directory: 2),
  * all four times now, and puts it into the table. Regular files get an empty buffer on DEVICE. A
  * symlink has a copy of TARGET; else that is NULL. NULL and errno: ENOMEM, EINVAL for a type that
- * there is not.
+ * there is not, ENOSPC: as many as there may be.
  */
 struct inode *inode_create(struct inode_table *table, struct device *device, mode_t mode, uid_t uid,
                            gid_t gid, dev_t rdev, const char *target);
 /* The same for the root directory: number INODE_ROOT. Once a table. */
 struct inode *inode_create_root(struct inode_table *table, mode_t mode, uid_t uid, gid_t gid);
+
+/* -ENOSPC: there would be too much. With mutex held. What is left goes with the inode. */
+errint_t inode_charge_locked(struct inode *inode, uint64_t bytes);
+void inode_uncharge_locked(struct inode *inode, uint64_t bytes);
+
+/* As xattr_list_remove; what it took is uncharged. With mutex held. */
+errint_t inode_remove_xattr_locked(struct inode *inode, const char *name);
 
 void inode_ref(struct inode *inode, uint64_t count);
 void inode_unref(struct inode_table *table, struct inode *inode, uint64_t count);

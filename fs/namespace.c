@@ -79,6 +79,8 @@ errint_t namespace_unlink(const struct inode *parent, const struct directory_ent
     }
     inode->nlink = S_ISDIR(inode->type) ? 0 : inode->nlink - 1;
     *unrefs += inode->nlink == 0;
+    if (inode->nlink > 0)
+        inode_uncharge_locked(inode, INODE_CHARGE_BYTES);
     if (inode->parent_ino == parent->ino && inode->parent_cookie == entry->cookie)
         inode->parent_ino = inode->parent_cookie = 0;
     inode_touch_locked(inode, INODE_TOUCH_CTIME);
@@ -245,6 +247,8 @@ struct inode *namespace_new_inode(fuse_req_t req, struct inode *parent, mode_t m
 
     struct inode *inode =
         inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
+    if (!inode && errno == ENOSPC && inode_table_settle(fs->inodes))
+        inode = inode_create(fs->inodes, fs->device, mode, context->uid, gid, rdev, target);
     if (!inode) {
         error = -errno;
         inode_acls_finish(&acls);
@@ -407,11 +411,13 @@ static errint_t count_link(struct inode_table *table, struct inode *inode,
     errint_t error = 0;
 
     pthread_mutex_lock(&inode->mutex);
-    if (inode->nlink == 0 && !inode->linkable) {
+    if (inode->nlink == 0 && !inode->linkable)
         error = -ENOENT;
-    } else if (inode->nlink >= INODE_LINKS_MAX) {
+    else if (inode->nlink >= INODE_LINKS_MAX)
         error = -EMLINK;
-    } else {
+    else if (inode->nlink > 0)
+        error = inode_charge_locked(inode, INODE_CHARGE_BYTES);
+    if (!error) {
         if (inode->nlink == 0)
             inode_ref(inode, 1);
         inode->nlink++;
@@ -546,7 +552,7 @@ errint_t namespace_init(struct residentfs *fs)
 {
     pthread_mutex_init(&fs->rename_mutex, NULL);
     fs->root = NULL;
-    fs->inodes = inode_table_create();
+    fs->inodes = inode_table_create(fs->conf->max_files);
     if (!fs->inodes)
         return -ENOMEM;
     fs->root = inode_create_root(fs->inodes, fs->conf->root_mode, fs->conf->uid, fs->conf->gid);

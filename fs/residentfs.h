@@ -31,6 +31,7 @@ struct residentfs {
     uint32_t generation;                 /* of its inode numbers, for handles of earlier mounts */
     struct handle_list open_files;       /* struct open_file */
     struct handle_list open_virtual;     /* struct virtual_file */
+    _Atomic uint64_t virtual_bytes;      /* of their text */
     struct handle_list open_directories; /* struct open_directory of fs/readdir.c */
     struct session *session;             /* fs/session.h */
     struct share *share;                 /* fs/share.h; NULL with share=off */

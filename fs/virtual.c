@@ -12,6 +12,8 @@
 #define VIRTUAL_DIRECTORY_NAME ".resident"
 #define VIRTUAL_BLOCK_BYTES    4096
 #define SETTING_SHOWN_BYTES    40
+/* Of all open snapshots. Root and the owner get theirs however many others have. */
+#define SNAPSHOTS_MAX_BYTES (16 * MIB)
 
 /* An open virtual file; fi->fh points to it. */
 struct virtual_file {
@@ -131,8 +133,21 @@ void virtual_stat(struct residentfs *fs, uint64_t ino, struct stat *st)
     st->st_atim = st->st_ctim = st->st_mtim;
 }
 
+/* Whether there may be this snapshot, too; virtual_file_destroy takes it back. */
+static bool count_snapshot(fuse_req_t req, struct residentfs *fs, size_t length)
+{
+    uid_t uid = fuse_req_ctx(req)->uid;
+    uint64_t before = atomic_fetch_add(&fs->virtual_bytes, length);
+
+    if (before + length <= SNAPSHOTS_MAX_BYTES || uid == 0 || uid == fs->owner_uid)
+        return true;
+    atomic_fetch_sub(&fs->virtual_bytes, length);
+    return false;
+}
+
 static void virtual_file_destroy(struct residentfs *fs, struct virtual_file *file)
 {
+    atomic_fetch_sub(&fs->virtual_bytes, file->length);
     handle_list_remove(&fs->open_virtual, &file->handle);
     free(file->text);
     free(file);
@@ -168,6 +183,12 @@ void virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
     if (!file || (reads && !file->text)) {
         free(file);
         fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    if (!count_snapshot(req, fs, file->length)) {
+        free(file->text);
+        free(file);
+        fuse_reply_err(req, ENFILE);
         return;
     }
     handle_list_add(&fs->open_virtual, &file->handle);

@@ -239,6 +239,22 @@ static void handle_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
     reply_value(req, length, names, size);
 }
 
+/* With the inode's mutex held: the new one is charged before, the old one uncharged after. */
+static errint_t set_xattr_locked(struct inode *inode, const char *name, const void *value,
+                                 size_t size, int flags)
+{
+    uint64_t before = xattr_list_bytes(inode->xattrs),
+             charge = strlen(name) + 1 + size + XATTR_LIST_KEEPING_BYTES;
+    errint_t error = inode_charge_locked(inode, charge);
+    if (error)
+        return error;
+    error = xattr_list_set(&inode->xattrs, name, value, size, flags);
+    inode_uncharge_locked(inode, before + charge - xattr_list_bytes(inode->xattrs));
+    if (!error)
+        inode_touch_locked(inode, INODE_TOUCH_CTIME);
+    return error;
+}
+
 static void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value,
                             size_t size, int flags)
 {
@@ -258,9 +274,7 @@ static void handle_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, co
     errint_t error = check_name(name, true);
     if (!error) {
         pthread_mutex_lock(&inode->mutex);
-        error = xattr_list_set(&inode->xattrs, name, value, size, flags);
-        if (!error)
-            inode_touch_locked(inode, INODE_TOUCH_CTIME);
+        error = set_xattr_locked(inode, name, value, size, flags);
         pthread_mutex_unlock(&inode->mutex);
     }
     fuse_reply_err(req, -error);
@@ -279,7 +293,7 @@ static void handle_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
     errint_t error = check_name(name, true);
     if (!error) {
         pthread_mutex_lock(&inode->mutex);
-        error = xattr_list_remove(inode->xattrs, name);
+        error = inode_remove_xattr_locked(inode, name);
         if (!error)
             inode_touch_locked(inode, INODE_TOUCH_CTIME);
         pthread_mutex_unlock(&inode->mutex);

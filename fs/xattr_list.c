@@ -14,7 +14,7 @@ struct xattr {
 
 struct xattr_list {
     struct xattr *first;
-    size_t names_bytes, values_bytes;
+    size_t count, names_bytes, values_bytes;
 };
 
 void xattr_list_destroy(struct xattr_list *list)
@@ -84,12 +84,19 @@ errint_t xattr_list_set(struct xattr_list **list, const char *name, const void *
         memcpy(xattr->value, value, size);
 
     struct xattr **link = find(*list, name);
+    (*list)->count += *link == NULL;
     xattr->next = *link ? (*link)->next : NULL;
     free(*link);
     *link = xattr;
     (*list)->names_bytes = names_bytes;
     (*list)->values_bytes = values_bytes;
     return 0;
+}
+
+size_t xattr_list_bytes(const struct xattr_list *list)
+{
+    return list ? list->names_bytes + list->values_bytes + list->count * XATTR_LIST_KEEPING_BYTES
+                : 0;
 }
 
 errint_t xattr_list_remove(struct xattr_list *list, const char *name)
@@ -100,6 +107,7 @@ errint_t xattr_list_remove(struct xattr_list *list, const char *name)
 
     struct xattr *xattr = *link;
     *link = xattr->next;
+    list->count--;
     list->names_bytes -= xattr->name_bytes;
     list->values_bytes -= xattr->size;
     free(xattr);

@@ -30,6 +30,10 @@ void xattr_list_destroy(struct xattr_list *list);
 errint_t xattr_list_set(struct xattr_list **list, const char *name, const void *value, size_t size,
                         int flags);
 
+/* What the list takes: an attribute its name, its value and this for keeping it. NULL: 0. */
+#define XATTR_LIST_KEEPING_BYTES 64
+size_t xattr_list_bytes(const struct xattr_list *list);
+
 /* -ENODATA when it is not there. LIST may be NULL here and below. */
 errint_t xattr_list_remove(struct xattr_list *list, const char *name);
 

@@ -1,6 +1,7 @@
 #!/bin/bash
 # timeout: 600
 # every call of the driver that a workload on the mount makes fails once, in each way
+TEST_LIMIT=550
 # shellcheck source=../lib.sh
 . "$(dirname "$0")/../lib.sh"
 only_emulated
@@ -8,7 +9,6 @@ fsfault=$(dirname "$FSOP")/fsfault
 # The first calls of each entry point and some later ones; LARGE: all of them.
 positions=4
 [ "$LARGE" = 0 ] || positions=0
-TEST_LIMIT=550
 export MOUNT_OPTIONS
 
 total=0

@@ -67,7 +67,7 @@ static struct inode *make(struct inode_table *table, mode_t mode)
 static void lives_as_long_as_it_is_referenced(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     struct inode *inode = make(table, S_IFREG | 0644);
     uint64_t ino = inode->ino;
 
@@ -91,7 +91,7 @@ static void lives_as_long_as_it_is_referenced(void **state)
 static void forgets_no_more_than_was_looked_up(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     struct inode *root = inode_create_root(table, 0755, 0, 0);
 
     assert_int_equal(root->ino, INODE_ROOT);
@@ -103,10 +103,38 @@ static void forgets_no_more_than_was_looked_up(void **state)
     inode_table_destroy(table);
 }
 
+static void no_more_files_are_made_than_there_may_be(void **state)
+{
+    (void)state;
+    struct inode_table *table = inode_table_create(3);
+    struct inode *first = make(table, S_IFREG | 0644), *second = make(table, S_IFDIR | 0755);
+    uint64_t max, left;
+
+    inode_table_get_limit(table, &max, &left);
+    assert_int_equal(max, 3);
+    assert_int_equal(left, 1);
+    errno = 0;
+    assert_null(make(table, S_IFLNK | 0777)); /* with its target it is more than one */
+    assert_int_equal(errno, ENOSPC);
+    assert_int_equal(inode_charge_locked(first, 1000), 0);
+    assert_int_equal(inode_charge_locked(second, 25), -ENOSPC);
+    assert_int_equal(inode_charge_locked(second, 24), 0);
+    inode_table_get_limit(table, &max, &left);
+    assert_int_equal(left, 0);
+    inode_unref(table, first, 1);
+    inode_uncharge_locked(second, 24);
+    inode_table_get_limit(table, &max, &left);
+    assert_int_equal(left, 2);
+    inode_unref(table, second, 1);
+    inode_table_get_limit(table, &max, &left);
+    assert_int_equal(left, 3);
+    inode_table_destroy(table);
+}
+
 static void numbers_are_not_used_again(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     uint64_t last = 0;
 
     for (int i = 0; i < 1000; i++) {
@@ -121,7 +149,7 @@ static void numbers_are_not_used_again(void **state)
 static void creation_that_fails_leaves_nothing(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
 
     buffers_fail = true;
     assert_null(make(table, S_IFREG | 0644));
@@ -136,7 +164,7 @@ static void creation_that_fails_leaves_nothing(void **state)
 static void millions_of_lookups_and_forgets_leave_nothing(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     enum { FILES = 1000 };
     struct inode *inodes[FILES];
     unsigned int seed = 1;
@@ -163,7 +191,7 @@ static void millions_of_lookups_and_forgets_leave_nothing(void **state)
 static void destroying_the_table_destroys_what_is_left(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     static const mode_t types[] = {S_IFREG, S_IFDIR, S_IFLNK, S_IFSOCK, S_IFCHR};
 
     for (int i = 0; i < 5000; i++) {
@@ -179,7 +207,7 @@ static void destroying_the_table_destroys_what_is_left(void **state)
 static void stat_tells_what_the_inode_is(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     struct stat st;
 
     struct inode *file = make(table, S_IFREG | 04755);
@@ -210,7 +238,7 @@ static void stat_tells_what_the_inode_is(void **state)
 static void privileges_are_dropped(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     static const struct {
         mode_t before;
         enum inode_author author;
@@ -248,7 +276,7 @@ static void privileges_are_dropped(void **state)
 static void atime_is_kept_as_with_relatime_or_always(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     struct inode *inode = make(table, S_IFREG | 0644);
 
     inode->mtime.tv_sec -= 20;
@@ -340,7 +368,7 @@ static void *create_and_forget(void *argument)
 static void threads_leave_nothing(void **state)
 {
     (void)state;
-    struct shared shared = {.table = inode_table_create()};
+    struct shared shared = {.table = inode_table_create(0)};
     pthread_t threads[THREADS], walker;
 
     for (int i = 0; i < SHARED_INODES; i++)
@@ -366,7 +394,7 @@ static void threads_leave_nothing(void **state)
 static void memory_goes_with_a_file_that_has_neither_name_nor_opener(void **state)
 {
     (void)state;
-    struct inode_table *table = inode_table_create();
+    struct inode_table *table = inode_table_create(0);
     struct inode *inode = make(table, S_IFREG | 0644);
 
     trims = 0;
@@ -403,6 +431,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lives_as_long_as_it_is_referenced),
         cmocka_unit_test(forgets_no_more_than_was_looked_up),
+        cmocka_unit_test(no_more_files_are_made_than_there_may_be),
         cmocka_unit_test(numbers_are_not_used_again),
         cmocka_unit_test(creation_that_fails_leaves_nothing),
         cmocka_unit_test(millions_of_lookups_and_forgets_leave_nothing),
