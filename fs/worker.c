@@ -31,7 +31,8 @@ struct upload_fence *worker_receive_fence(struct worker *worker, fuse_req_t req,
         *bytes = payload->memory.bytes;
         return &payload->fence;
     }
-    if (!worker || !worker->receive[worker->current].memory.page_locked)
+    if (!worker || !worker->receive[worker->current].memory.page_locked ||
+        !worker->receive[worker->current].fence.event)
         return NULL;
     return &worker->receive[worker->current].fence;
 }
@@ -147,7 +148,9 @@ void worker_finish(struct worker *worker)
 
 /*
  * Waits for the fence of a buffer. When the end of the upload cannot be proven, DMA may read the
- * memory for ever: another one takes its place. False: there is none now, try again later.
+ * memory for ever: another one takes its place. That takes a fence only if there is one to be had:
+ * of a lost device there is none, and requests must be received all the same. False: there is no
+ * memory now, try again later.
  */
 static bool receive_buffer_reclaim(struct device *device, struct receive_buffer *buffer)
 {
@@ -162,11 +165,13 @@ static bool receive_buffer_reclaim(struct device *device, struct receive_buffer 
         pinned_memory_quarantine(device, &buffer->memory);
         upload_fence_finish(&buffer->fence);
     }
-    if (receive_buffer_init(device, buffer, length) == 0)
-        return true;
     memset(buffer, 0, sizeof(*buffer));
-    buffer->memory.length = length; /* for the next attempt */
-    return false;
+    if (pinned_memory_init(device, &buffer->memory, length) < 0) {
+        buffer->memory.length = length; /* for the next attempt */
+        return false;
+    }
+    upload_fence_init(device, &buffer->fence);
+    return true;
 }
 
 struct receive_buffer *worker_next_receive_buffer(struct worker *worker)

@@ -45,6 +45,17 @@ expect_errno "so do those after it" EIO open f O_RDONLY : preadcount 0 0 100
 rm "$on"
 unmount_fs
 
+# Every worker's memory for requests is lost with it.
+enter_mount -o workers=1 -e "order=sync;batch=off;fault=cuEventQuery:1:700:sticky:when=$on"
+fsop open f O_CREAT,O_RDWR 0644 : fill 0 0 4M 1 : fsync 0
+touch "$on"
+timeout 20 "$FSOP" open f O_RDWR : -writeonce 0 0 4M 2 : -fsync 0 >"$work/out"
+rm -f "$on"
+like "lost with all memory for requests in use: EIO" "$(cat "$work/out")" '^EIO$'
+like "… and it is answered" "$(timeout 10 cat .resident/status)" 'LOST'
+is "… also of names" "$(timeout 10 "$FSOP" stat f size)" 4194304
+unmount_fs "… and unmounts"
+
 must_mount
 works "the next mount works" open "$mnt/f" O_CREAT,O_RDWR 0644 : fill 0 0 1M 1 : fsync 0
 unmount_fs
