@@ -550,7 +550,7 @@ static void client(void)
 
 /* -- one case ---------------------------------------------------------------------------------- */
 
-static void complain(const char *format, ...)
+__attribute__((format(printf, 1, 2))) static void complain(const char *format, ...)
 {
     va_list arguments;
 
