@@ -11,7 +11,7 @@ import weakref
 
 import resident
 from python_support import Array, Consumed, Device, case, equal, path, raises, read, run, shared
-from python_support import until, write
+from python_support import direct, until, write
 
 device = Device()
 
@@ -223,7 +223,7 @@ def _():
     equal(shared(), (0, 0))
     with resident.safetensors(path("model"), names=["bias"], read_only=True) as tensors:
         equal((list(tensors), tensors["bias"].read_only), (["bias"], True))
-    with open(path("model"), "rb") as file, resident.safetensors(file) as tensors:
+    with open(path("model"), "rb", opener=direct) as file, resident.safetensors(file) as tensors:
         equal(tensors["bias"].read_only, True)
     raises(KeyError, lambda: resident.safetensors(path("model"), names=["x"]), "x")
     equal(shared(), (0, 0))

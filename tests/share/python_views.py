@@ -11,7 +11,7 @@ import types
 
 import resident
 from python_support import Consumed, Device, DLManagedTensor, capsule_name, case, equal, mount, path, raises, read
-from python_support import run, shared, until, write
+from python_support import direct, run, shared, until, write
 
 device = Device()
 
@@ -27,11 +27,11 @@ def _():
         equal(shared(), (1, 0))
     equal(shared(), (0, 0))
     equal(mapping.closed, True)
-    with open(path("f"), "r+b") as file:
+    with open(path("f"), "r+b", opener=direct) as file:
         file.write(b"J")  # in Python's buffer
         with resident.map(file) as mapping:
             equal(device.get(mapping.address, 2), b"Je")
-    descriptor = os.open(path("f"), os.O_RDWR)
+    descriptor = direct(path("f"), os.O_RDWR)
     with resident.map(descriptor) as mapping:
         os.close(descriptor)
         equal(device.get(mapping.address, 2), b"Je")
@@ -113,7 +113,7 @@ def _():
 @case("read-only is told by both protocols")
 def _():
     write("f", b"x" * 64)
-    for mapping in (resident.map(path("f"), read_only=True), resident.map(open(path("f"), "rb"))):
+    for mapping in (resident.map(path("f"), read_only=True), resident.map(open(path("f"), "rb", opener=direct))):
         with mapping:
             equal(mapping.read_only, True)
             view = mapping.view()
@@ -125,7 +125,7 @@ def _():
             got.delete()
             equal(view.view("int32").read_only, True)
             del view
-    with open(path("f"), "rb") as file:
+    with open(path("f"), "rb", opener=direct) as file:
         raises(ValueError, lambda: resident.map(file, read_only=False), "reading only")
     equal(shared(), (0, 0))
 
