@@ -101,15 +101,16 @@ def parse_peers(texts):
     return peers
 
 
-def knows_io_uring(residentfs):
-    """Whether the daemon has the option at all, and the kernel lets it be used."""
-    done = subprocess.run([residentfs, "--help"], capture_output=True, text=True, check=False)
+def has_io_uring(residentfs):
+    """Whether the daemon's libfuse has it, and the kernel lets it be used."""
+    done = subprocess.run([residentfs, "--version"], capture_output=True, text=True, check=False)
+    built = re.search(r"built for (\d+)\.(\d+)", done.stdout)
     try:
         with open(URING_SETTING, encoding="ascii") as file:
             enabled = file.read().strip() == "Y"
     except OSError:
         enabled = False
-    return "io_uring=" in done.stdout, enabled
+    return enabled and built is not None and (int(built[1]), int(built[2])) >= (3, 18)
 
 
 def make_subjects(arguments, settings, scratch):
@@ -119,20 +120,20 @@ def make_subjects(arguments, settings, scratch):
     io_load = program(build, "io_load", "tests/bench")
     options = [option for option in arguments.options.split(",") if option]
     transport = [o for o in options if o.split("=")[0] in ("max_write", "workers", "max_background")]
-    has_option, enabled = knows_io_uring(residentfs)
+    uring = has_io_uring(residentfs)
 
     def mount(name, command, its_options, cached=False):
         return Daemon(name, os.path.join(scratch, name), io_load, settings, command, its_options, cached)
 
     own, null = [residentfs, arguments.device], [null_fuse]
-    plain = ["io_uring=off"] if has_option else []
+    plain = ["io_uring=off"]
     subjects = [mount("residentfs", own, options + plain)]
-    if has_option and enabled:
+    if uring:
         subjects.append(mount("residentfs-uring", own, [*options, "io_uring=on"]))
     subjects.append(mount("residentfs-cached", own, [*options, *plain, "cache=on"], cached=True))
     subjects.append(Tmpfs("tmpfs", os.path.join(scratch, "tmpfs"), io_load, settings))
     subjects.append(mount("null", null, transport))
-    if has_option and enabled:
+    if uring:
         subjects.append(mount("null-uring", null, [*transport, "io_uring=on"]))
     subjects.append(Bus(program(build, "bus_load", "tests/bench"), arguments.device, settings))
     return subjects, io_load

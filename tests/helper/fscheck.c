@@ -566,6 +566,15 @@ static void process_init(struct process *p, unsigned int number)
     }
 }
 
+static void process_finish(struct process *p)
+{
+    for (unsigned int i = 0; i < options.files; i++)
+        if (close(p->fds[i]) < 0)
+            give_up(p, "close: %s", strerror(errno));
+    free(p->buffer);
+    free(p->expected);
+}
+
 static int run_process(unsigned int number)
 {
     struct process p;
@@ -581,9 +590,8 @@ static int run_process(unsigned int number)
     for (unsigned int i = 0; i < options.files; i++) {
         if (resident_unmap(p.mappings[i]) < 0)
             give_up(&p, "resident_unmap: %s", resident_error());
-        if (close(p.fds[i]) < 0)
-            give_up(&p, "close: %s", strerror(errno));
     }
+    process_finish(&p);
     return 0;
 }
 
@@ -606,6 +614,7 @@ static void verify_all(void)
             verify(&p, "at the end", &run, p.buffer);
         }
     }
+    process_finish(&p);
 }
 
 static bool init_shared(void)
