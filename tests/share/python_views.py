@@ -378,7 +378,8 @@ def _():
     equal(descriptors(), before)
     equal(shared(), (0, 0))
     grown = resident_kib() - start
-    assert grown < 4096, f"{grown} KiB of host memory in 900 mappings"
+    if "asan" not in os.environ.get("LD_PRELOAD", ""):  # which keeps freed memory for a while
+        assert grown < 4096, f"{grown} KiB of host memory in 900 mappings"
 
 
 run()
