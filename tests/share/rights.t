@@ -5,6 +5,12 @@
 # shellcheck source=clients.sh
 . "$(dirname "$0")/clients.sh"
 only_residentfs
+# Other users may not get to where these were built.
+mkdir "$work/bin"
+cp -L "$SHARER" "$RAWSHARE" "$(dirname "$FSOP")/../../core/share/libresident.so.1" "$work/bin"
+cp -L "${RESIDENTFS_EMULATED_LIBRARY:-$(dirname "$RESIDENTFS")/core/driver/libresidentfs-emulated.so}" "$work/bin"
+export LD_LIBRARY_PATH=$work/bin RESIDENTFS_EMULATED_LIBRARY=$work/bin/libresidentfs-emulated.so
+SHARER=$work/bin/sharer RAWSHARE=$work/bin/rawshare
 must_mount -m 64MiB "$work/second"
 second=$mnt
 second_socket=$(cat "$second/.resident/socket")
