@@ -74,10 +74,10 @@ ssize_t buffer_share_export(struct buffer *buffer, uint64_t offset, uint64_t end
         int descriptor = -1;
         CUresult result = driver->cuMemExportToShareableHandle(
             &descriptor, extent->chunk.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-        if (result != CUDA_SUCCESS)
+        if (result != CUDA_SUCCESS) {
             err = device_failure(buffer->device, result, "cuMemExportToShareableHandle", "a chunk");
-        if (result != CUDA_SUCCESS)
             break;
+        }
         extent->chunk.exported = true;
         chunks[done++] = (struct buffer_share_chunk){extent->offset, extent->length, descriptor};
     }

@@ -126,8 +126,9 @@ static struct inode *directory_to_create_in(fuse_req_t req, fuse_ino_t ino)
     return directory;
 }
 
-static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
-                        struct fuse_file_info *fi)
+/* NAME NULL: without one; LINKABLE: it may get one. */
+static void create_file(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
+                        bool linkable, struct fuse_file_info *fi)
 {
     struct residentfs *fs = fs_of(req);
     struct inode *parent = directory_to_create_in(req, parent_ino), *inode;
@@ -136,30 +137,28 @@ static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name,
 
     if (!parent)
         return;
-    error = namespace_create(fs, req, parent, name, S_IFREG | (mode & 07777), 0, &inode, &entry);
+    mode = S_IFREG | (mode & 07777);
+    if (name)
+        error = namespace_create(fs, req, parent, name, mode, 0, &inode, &entry);
+    else
+        error = namespace_create_nameless(fs, req, parent, mode, linkable, &inode, &entry);
     if (error < 0)
         fuse_reply_err(req, -error);
     else
         reply_created(req, inode, &entry, fi);
 }
 
+static void data_create(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mode,
+                        struct fuse_file_info *fi)
+{
+    create_file(req, parent_ino, name, mode, true, fi);
+}
+
 #ifdef HAVE_FUSE_TMPFILE
 static void data_tmpfile(fuse_req_t req, fuse_ino_t parent_ino, mode_t mode,
                          struct fuse_file_info *fi)
 {
-    struct residentfs *fs = fs_of(req);
-    struct inode *parent = directory_to_create_in(req, parent_ino), *inode;
-    struct fuse_entry_param entry = {0};
-    errint_t error;
-
-    if (!parent)
-        return;
-    error = namespace_create_nameless(fs, req, parent, S_IFREG | (mode & 07777),
-                                      !(fi->flags & O_EXCL), &inode, &entry);
-    if (error < 0)
-        fuse_reply_err(req, -error);
-    else
-        reply_created(req, inode, &entry, fi);
+    create_file(req, parent_ino, NULL, mode, !(fi->flags & O_EXCL), fi);
 }
 #endif
 
