@@ -79,6 +79,7 @@ struct conf {
     uint32_t streams;       /* for uploads, per device */
     uint32_t flush_interval_ms;
     uint64_t direct_threshold_bytes;
+    uint64_t readahead_bytes; /* 0: off */
     enum conf_scrub { CONF_SCRUB_OFF, CONF_SCRUB_ON } scrub;
 
     /* [mount] */

@@ -157,6 +157,17 @@ static const struct conf_option options[] = {
         .flags = CONF_ADVANCED,
     },
     {
+        .name = "readahead",
+        .section = "transfer",
+        .type = CONF_SIZE,
+        .offset = FIELD(readahead_bytes),
+        .default_text = "1MiB",
+        .metavar = "SIZE",
+        .help = "how far ahead of a sequential reader; 0: not at all",
+        .max = 64 * MIB,
+        .flags = CONF_ADVANCED,
+    },
+    {
         .name = "scrub",
         .section = "transfer",
         .type = CONF_ENUM,

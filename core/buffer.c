@@ -39,6 +39,13 @@ void buffer_destroy(struct buffer *buffer)
     free(buffer);
 }
 
+void buffer_lock_exclusive(struct buffer *buffer)
+{
+    pthread_rwlock_wrlock(&buffer->lock);
+    readahead_wait_all(buffer);
+    atomic_fetch_add(&buffer->version, 1);
+}
+
 uint64_t buffer_length_bytes(const struct buffer *buffer)
 {
     return atomic_load(&buffer->length_bytes);
@@ -130,12 +137,13 @@ ssize_t buffer_write(struct buffer *buffer, uint64_t offset, const void *bytes, 
                    !extent_map_covers(&buffer->extents, offset, length);
     if (err < 0 || !growing) {
         done = err < 0 ? err : upload(buffer, offset, bytes, length, fence);
+        atomic_fetch_add(&buffer->version, 1);
         pthread_rwlock_unlock(&buffer->lock);
         return done;
     }
     pthread_rwlock_unlock(&buffer->lock);
 
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     err = buffer_usable(buffer);
     done = err < 0 ? err : write_growing(buffer, offset, bytes, length, fence);
     pthread_rwlock_unlock(&buffer->lock);
@@ -217,6 +225,44 @@ ssize_t buffer_read(struct buffer *buffer, uint64_t offset, void *bytes, size_t 
     return err < 0 ? err : (ssize_t)done;
 }
 
+bool buffer_prefetch(struct buffer *buffer, struct buffer_prefetch *prefetch)
+{
+    const struct driver *driver = buffer->device->driver;
+    struct readback_piece pieces[STACK_PIECES];
+    CUresult result = CUDA_SUCCESS;
+
+    if (pthread_rwlock_tryrdlock(&buffer->lock) != 0)
+        return false;
+    uint64_t buffer_length = atomic_load(&buffer->length_bytes);
+    size_t count = 0, length = clipped(buffer_length, prefetch->offset, prefetch->length);
+    /* Before it is asked whether something is on its way: what comes later is seen by this. */
+    prefetch->version = atomic_load(&buffer->version);
+    bool possible = length > 0 && buffer_usable(buffer) == 0 &&
+                    !atomic_load(&buffer->target.dirty) && buffer->shares == 0 && !buffer->attached;
+    if (possible)
+        count = split_range(&buffer->extents, prefetch->offset, length, prefetch->bytes, pieces,
+                            STACK_PIECES);
+    if (!possible || count > STACK_PIECES) {
+        pthread_rwlock_unlock(&buffer->lock);
+        return false;
+    }
+    if (count > 0)
+        atomic_fetch_add(&buffer->prefetches, 1);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        result = driver->cuMemcpyDtoHAsync(pieces[i].bytes, pieces[i].range.address,
+                                           pieces[i].range.length, prefetch->stream);
+        prefetch->copied_bytes += pieces[i].range.length;
+    }
+    pthread_rwlock_unlock(&buffer->lock);
+    if (result != CUDA_SUCCESS)
+        device_failure(buffer->device, result, "cuMemcpyDtoHAsync", "read-ahead");
+    prefetch->length = length;
+    prefetch->at_end = prefetch->offset + length == buffer_length;
+    prefetch->copies = (unsigned int)count;
+    prefetch->failed = result != CUDA_SUCCESS;
+    return true;
+}
+
 /* -- length and memory ------------------------------------------------------------------------- */
 
 /* With the exclusive lock. */
@@ -253,7 +299,7 @@ errint_t buffer_truncate(struct buffer *buffer, uint64_t length)
 
     if (err < 0)
         return err;
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     uint64_t old = atomic_load(&buffer->length_bytes);
     if (buffer->attached)
         err = length == old ? 0 : -EPERM;
@@ -273,7 +319,7 @@ errint_t buffer_allocate(struct buffer *buffer, uint64_t offset, uint64_t length
         return err;
     if (length == 0)
         return -EINVAL;
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     err = changeable(buffer);
     if (err == 0)
         err = buffer_layout_ensure_all(buffer, offset, length);
@@ -298,7 +344,7 @@ errint_t buffer_punch(struct buffer *buffer, uint64_t offset, uint64_t length)
         return err;
     if (length == 0)
         return -EINVAL;
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     err = changeable(buffer);
     if (err == 0) {
         upload_queue_fence(buffer->target.queue, &buffer->target);
@@ -343,7 +389,7 @@ static void lock_both(struct buffer *source, struct buffer *destination)
 {
     if (source < destination)
         pthread_rwlock_rdlock(&source->lock);
-    pthread_rwlock_wrlock(&destination->lock);
+    buffer_lock_exclusive(destination);
     if (source > destination)
         pthread_rwlock_rdlock(&source->lock);
 }
@@ -489,7 +535,7 @@ errint_t buffer_flush(struct buffer *buffer)
 
 void buffer_trim(struct buffer *buffer)
 {
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     if (buffer_usable(buffer) == 0)
         buffer_layout_trim(buffer, MAX(atomic_load(&buffer->length_bytes), buffer->keep_end));
     pthread_rwlock_unlock(&buffer->lock);

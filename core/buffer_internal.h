@@ -4,6 +4,7 @@
 
 #include "core/buffer.h"
 #include "core/extent.h"
+#include "core/readahead.h"
 #include "core/upload.h"
 
 struct buffer {
@@ -20,12 +21,42 @@ struct buffer {
     /* Constant once set. An attached buffer has one extent until it is detached, then none. */
     _Atomic bool attached, detached;
 
+    /*
+     * Counted up after each change of what a read would see, before the change is reported, and
+     * whenever the lock is taken exclusively.
+     */
+    _Atomic uint64_t version;
+    _Atomic unsigned int prefetches; /* windows that are being read ahead: core/readahead.c */
+
     _Atomic uint64_t length_bytes;   /* written under the exclusive lock */
     _Atomic uint64_t resident_bytes; /* likewise: sum of the extents */
 };
 
 /* Whether bytes can be copied in or out at all: 0 or -EIO. Any lock. */
 errint_t buffer_usable(const struct buffer *buffer);
+
+/* Takes the lock exclusively; nothing reads the memory then, nor has been read ahead. */
+void buffer_lock_exclusive(struct buffer *buffer);
+
+/* Bytes that are to be copied ahead of being asked for. */
+struct buffer_prefetch {
+    uint64_t offset;
+    size_t length; /* clipped to the buffer */
+    unsigned char *bytes;
+    CUstream stream;
+    /* What came of it: */
+    bool at_end;      /* it goes up to the end of the buffer */
+    bool failed;      /* not all copies could be submitted */
+    uint64_t version; /* of the buffer: shows whether the bytes still are what a read would give */
+    unsigned int copies; /* submitted to the stream; not 0: counted in buffer.prefetches */
+    uint64_t copied_bytes;
+};
+
+/*
+ * Submits the copies without waiting for anything. False, and nothing was done: there is nothing at
+ * OFFSET, or not now: the buffer is being written or changed, or is shared with other processes.
+ */
+bool buffer_prefetch(struct buffer *buffer, struct buffer_prefetch *prefetch);
 
 /* All with the exclusive lock held. */
 

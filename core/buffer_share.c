@@ -9,7 +9,7 @@ errint_t buffer_share_begin(struct buffer *buffer)
 {
     if (!buffer->device->exportable)
         return -EOPNOTSUPP;
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     errint_t err = buffer_usable(buffer);
     if (err == 0 && buffer->attached)
         err = -EPERM;
@@ -23,7 +23,7 @@ errint_t buffer_share_begin(struct buffer *buffer)
 
 void buffer_share_end(struct buffer *buffer)
 {
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     buffer->shares--;
     if (buffer->shares == 0 && buffer_usable(buffer) == 0)
         buffer_layout_trim(buffer, MAX(atomic_load(&buffer->length_bytes), buffer->keep_end));
@@ -34,7 +34,7 @@ errint_t buffer_share_prepare(struct buffer *buffer, uint64_t *length, uint64_t 
 {
     const struct extent_map *map = &buffer->extents;
 
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     errint_t err = buffer_usable(buffer);
     *length = atomic_load(&buffer->length_bytes);
     if (err == 0 && *length == 0)
@@ -99,7 +99,7 @@ errint_t buffer_attach(struct buffer *buffer, const struct buffer_memory *memory
 
     if (err < 0)
         return err;
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     if (buffer->attached || buffer->shares > 0 || buffer->extents.count > 0 ||
         atomic_load(&buffer->length_bytes) > 0)
         err = -EEXIST;
@@ -120,7 +120,7 @@ errint_t buffer_attach(struct buffer *buffer, const struct buffer_memory *memory
 
 void buffer_detach(struct buffer *buffer)
 {
-    pthread_rwlock_wrlock(&buffer->lock);
+    buffer_lock_exclusive(buffer);
     if (buffer->attached && !buffer->detached) {
         upload_queue_drop_pending(buffer->target.queue, &buffer->target);
         upload_queue_fence(buffer->target.queue, &buffer->target);

@@ -8,6 +8,7 @@
 #include "core/device_internal.h"
 #include "core/driver/cuda_error.h"
 #include "core/log.h"
+#include "core/readahead.h"
 #include "core/slab.h"
 #include "core/upload.h"
 
@@ -272,8 +273,10 @@ errint_t device_open(const struct device_selector *selector, const struct device
     struct device *device = device_create(options);
     int count = 0;
 
-    if (!device)
+    if (!device || readahead_pool_init(device) < 0) {
+        free(device);
         return say(message, message_bytes, -ENOMEM, "out of memory");
+    }
     errint_t err =
         open_driver(driver_name(selector), &device->driver, &count, message, message_bytes);
     if (err == 0)
@@ -319,6 +322,7 @@ void device_close(struct device *device)
         pthread_join(device->flusher, NULL);
         device_flush(device);
     }
+    readahead_pool_finish(device);
     for (unsigned int i = 0; device->queues && i < device->options.upload_streams; i++)
         upload_queue_destroy(device->queues[i]);
     free(device->queues);

@@ -25,6 +25,7 @@ struct device_options {
     unsigned int flush_interval_ms;  /* how long a gathered write may wait; 0: submit at once */
     uint64_t direct_threshold_bytes; /* page-locked writes this long are copied from where they
                                         are */
+    uint64_t readahead_bytes;        /* how far ahead of a sequential reader; 0: not at all */
     bool scrub;                      /* zero device memory before it goes back to the driver */
 };
 

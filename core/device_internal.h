@@ -16,6 +16,7 @@
 #include "core/driver/driver.h"
 
 struct attachment;
+struct readahead_slot;
 struct upload_queue;
 
 #define CHUNK_UNIT_BYTES (2 * MIB) /* every chunk is a multiple of it, in size and file offset */
@@ -25,6 +26,14 @@ struct stream_pool {
     pthread_mutex_t mutex; /* covers what follows */
     CUstream idle[128];
     size_t idle_count;
+};
+
+/* Memory for what is read ahead: see core/readahead.h. */
+struct readahead_pool {
+    pthread_mutex_t mutex; /* covers whose slots are */
+    struct readahead_slot *slots;
+    unsigned int count;  /* constant */
+    size_t window_bytes; /* of one window; 0: nothing is read ahead; constant */
 };
 
 /* Blocks of 4 KiB to 1 MiB out of chunks of CHUNK_UNIT_BYTES: see core/slab.h. */
@@ -48,6 +57,7 @@ struct device {
     struct telemetry telemetry;
     struct stream_pool streams;
     struct slab_pool slabs;
+    struct readahead_pool readahead;
     pthread_mutex_t attachments_mutex; /* covers attachments, and what is in them */
     struct attachment *attachments;    /* allocations of other processes that are open */
 

@@ -17,6 +17,7 @@ enum telemetry_counter {
     TELEMETRY_D2D_BYTES,           /* device to device */
     TELEMETRY_UPLOAD_REQUESTS,     /* writes before fusion */
     TELEMETRY_READBACK_REQUESTS,   /* ranges asked for, before fusion */
+    TELEMETRY_READAHEAD_HITS,      /* ranges that had been read ahead */
     TELEMETRY_SYNC_POINTS,         /* fences waited for */
     TELEMETRY_ALLOCATED_BYTES,     /* device memory ever taken from the driver */
     TELEMETRY_POOL_HITS,           /* stream or staging taken from a pool */

@@ -55,6 +55,7 @@ static struct open_file *open_file_create(struct residentfs *fs, struct inode *i
     file->inode = inode;
     file->flags = flags;
     file->error_cursor = buffer_error_sample(inode->buffer);
+    readahead_init(&file->readahead);
     handle_list_add(&fs->open_files, &file->handle);
     return file;
 }
@@ -64,6 +65,7 @@ static void open_file_destroy(struct residentfs *fs, struct open_file *file)
     struct inode *inode = file->inode;
 
     handle_list_remove(&fs->open_files, &file->handle);
+    readahead_finish(&file->readahead, inode->buffer);
     if (file->cached)
         inode_cache_end(inode);
     inode_closed(fs->inodes, inode, is_for_writing(file->flags));
@@ -215,6 +217,29 @@ static void accessed(const struct residentfs *fs, struct open_file *file)
         namespace_accessed(fs, file->inode);
 }
 
+static void has_read(struct residentfs *fs, struct open_file *file, uint64_t began_ns)
+{
+    accessed(fs, file);
+    telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
+}
+
+/* Whether it had been read ahead, and is answered. */
+static bool answer_read_ahead(fuse_req_t req, struct open_file *file, size_t size, off_t offset,
+                              uint64_t began_ns)
+{
+    const void *bytes;
+    size_t length;
+
+    if (worker_answers_in_place(worker_current(), size) ||
+        !readahead_begin(&file->readahead, file->inode->buffer, (uint64_t)offset, size, &bytes,
+                         &length))
+        return false;
+    has_read(fs_of(req), file, began_ns);
+    fuse_reply_buf(req, bytes, length);
+    readahead_end(&file->readahead);
+    return true;
+}
+
 static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
                       struct fuse_file_info *fi)
 {
@@ -231,6 +256,8 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         return;
     }
     file = open_file_of(fi);
+    if (answer_read_ahead(req, file, size, offset, began_ns))
+        return;
     worker_reply_memory(worker, req, &memory);
     if (size > memory.capacity) {
         /* The kernel asks for no more than it negotiated; a short answer would mean the end. */
@@ -254,8 +281,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         fuse_reply_err(req, (int)-length);
         return;
     }
-    accessed(fs, file);
-    telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
+    has_read(fs, file, began_ns);
     fuse_reply_buf(req, memory.answer, (size_t)length);
 }
 

@@ -10,6 +10,7 @@
 
 #include "conf/conf.h"
 #include "core/device.h"
+#include "core/readahead.h"
 #include "fs/handle.h"
 #include "fs/inode.h"
 
@@ -58,6 +59,7 @@ struct open_file {
     int flags;                     /* as given to open */
     bool cached;                   /* its reads go by the page cache */
     _Atomic uint64_t error_cursor; /* buffer_error_check */
+    struct readahead readahead;
 };
 
 /*

@@ -47,6 +47,9 @@ static struct device_options device_options_of(const struct conf *conf)
         .upload_streams = conf->streams,
         .flush_interval_ms = conf->flush_interval_ms,
         .direct_threshold_bytes = conf->direct_threshold_bytes,
+        /* A request must fit. */
+        .readahead_bytes =
+            conf->readahead_bytes > 0 ? MAX(conf->readahead_bytes, conf->max_write_bytes) : 0,
         .scrub = conf->scrub == CONF_SCRUB_ON,
     };
 }

@@ -54,6 +54,9 @@ struct reply_memory {
 /* NULL is fine: none. */
 void worker_reply_memory(struct worker *worker, fuse_req_t req, struct reply_memory *memory);
 
+/* Whether a reply of SIZE bytes costs a copy unless its bytes are in reply_memory. */
+bool worker_answers_in_place(const struct worker *worker, size_t size);
+
 /*
  * The kernel asks anew for the attributes of the inode: for a change that it does not expect of the
  * request at hand. Before the reply.

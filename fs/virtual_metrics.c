@@ -21,6 +21,8 @@ static const struct counter counters[] = {
     {"readback_copies", "Copies device to host, after fusion.", NULL, TELEMETRY_D2H_OPERATIONS},
     {"readback_requests", "Ranges asked for, before fusion.", NULL, TELEMETRY_READBACK_REQUESTS},
     {"device_copy_bytes", "Bytes copied on the device.", NULL, TELEMETRY_D2D_BYTES},
+    {"readahead_hits", "Ranges asked for that had been read ahead.", NULL,
+     TELEMETRY_READAHEAD_HITS},
     {"sync_points", "Fences waited for.", NULL, TELEMETRY_SYNC_POINTS},
     {"allocated_bytes", "Device memory ever taken from the driver.", NULL,
      TELEMETRY_ALLOCATED_BYTES},

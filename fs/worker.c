@@ -60,6 +60,11 @@ void worker_reply_memory(struct worker *worker, fuse_req_t req, struct reply_mem
     }
 }
 
+bool worker_answers_in_place(const struct worker *worker, size_t size)
+{
+    return worker && worker->ring && size >= RING_DIRECT_MIN_BYTES;
+}
+
 void worker_quarantine_reply(struct worker *worker, fuse_req_t req)
 {
     size_t length = worker->reply.length;
