@@ -5,7 +5,7 @@
  *
  * A file is CELLS cells of BYTES bytes (odd numbers make them cross every boundary there is). What
  * is in a cell follows from its value, which the processes share: 0 is zeros. Each process writes,
- * reads, punches, zeroes, allocates, copies (copy_file_range) and fsyncs runs of cells, and
+ * reads, scans, punches, zeroes, allocates, copies (copy_file_range) and fsyncs runs of cells, and
  * truncates, at random; it locks the cells that it works on, so that what they must contain is
  * known, while neighbours change what lies in the same page, chunk and batch. With -g it also maps
  * the files as a CUDA program does (libresident), and reads and writes cells through the driver.
@@ -51,6 +51,7 @@ enum operation {
     COPY,
     TRUNCATE,
     SYNC,
+    SCAN,
     GPU_READ,
     GPU_WRITE,
     OPERATIONS
@@ -282,25 +283,42 @@ static void do_write(struct process *p, unsigned int file)
     unlock(&run);
 }
 
-static void do_read(struct process *p, unsigned int file)
+static void read_run(struct process *p, const struct run *run)
 {
-    struct run run = choose_run(p, file, options.cells);
     size_t done = 0;
 
-    lock(&run, false);
-    while (done < length_of(&run)) {
-        ssize_t n = pread(p->fds[file], p->buffer + done, length_of(&run) - done,
-                          offset_of(&run) + (off_t)done);
+    lock(run, false);
+    while (done < length_of(run)) {
+        ssize_t n = pread(p->fds[run->file], p->buffer + done, length_of(run) - done,
+                          offset_of(run) + (off_t)done);
         if (n < 0)
-            give_up(p, "pread at %lld: %s", (long long)offset_of(&run), strerror(errno));
+            give_up(p, "pread at %lld: %s", (long long)offset_of(run), strerror(errno));
         if (n == 0)
             break;
         done += (size_t)n;
     }
     /* Past the end is as good as zeros: that the file is long enough follows from the values. */
-    memset(p->buffer + done, 0, length_of(&run) - done);
-    verify(p, "read", &run, p->buffer);
-    unlock(&run);
+    memset(p->buffer + done, 0, length_of(run) - done);
+    verify(p, "read", run, p->buffer);
+    unlock(run);
+}
+
+static void do_read(struct process *p, unsigned int file)
+{
+    struct run run = choose_run(p, file, options.cells);
+
+    read_run(p, &run);
+}
+
+/* One run after the other, as whoever is read ahead for; others change what comes meanwhile. */
+static void do_scan(struct process *p, unsigned int file)
+{
+    struct run run = choose_run(p, file, options.cells);
+
+    for (unsigned int n = 2 + below(p, 30); n > 0 && run.first + run.count <= options.cells; n--) {
+        read_run(p, &run);
+        run.first += run.count;
+    }
 }
 
 static void do_fallocate(struct process *p, unsigned int file, enum operation operation)
@@ -490,8 +508,8 @@ static void open_file(struct process *p, unsigned int file)
 static enum operation choose_operation(struct process *p)
 {
     static const unsigned char weights[OPERATIONS] = {
-        [WRITE] = 40, [READ] = 40, [PUNCH] = 6,    [ZERO] = 3,      [ALLOCATE] = 3,
-        [COPY] = 12,  [SYNC] = 4,  [TRUNCATE] = 1, [GPU_READ] = 20, [GPU_WRITE] = 15,
+        [WRITE] = 40, [READ] = 40,    [PUNCH] = 6, [ZERO] = 3,      [ALLOCATE] = 3,   [COPY] = 12,
+        [SYNC] = 4,   [TRUNCATE] = 1, [SCAN] = 4,  [GPU_READ] = 20, [GPU_WRITE] = 15,
     };
     unsigned int total = 0;
     unsigned int count = options.gpu ? OPERATIONS : GPU_READ;
@@ -538,6 +556,9 @@ static void one_operation(struct process *p)
     case SYNC:
         if (fsync(p->fds[file]) < 0)
             give_up(p, "fsync: %s", strerror(errno));
+        break;
+    case SCAN:
+        do_scan(p, file);
         break;
     case GPU_READ:
     case GPU_WRITE:
