@@ -206,6 +206,13 @@ errint_t mount_check(const char *mountpoint, char **resolved, char *message, siz
 
 /* -- libfuse's messages ------------------------------------------------------------------------ */
 
+static _Atomic bool expecting_refusal;
+
+void mount_expect_refusal(bool expect)
+{
+    expecting_refusal = expect;
+}
+
 static __attribute__((format(printf, 2, 0))) void on_fuse_log(enum fuse_log_level level,
                                                               const char *format, va_list args)
 {
@@ -218,7 +225,7 @@ static __attribute__((format(printf, 2, 0))) void on_fuse_log(enum fuse_log_leve
         text[--length] = '\0';
     if (length == 0)
         return;
-    if (level > FUSE_LOG_INFO) {
+    if (level > FUSE_LOG_INFO || expecting_refusal) {
         log_debug("libfuse: %s", text);
         return;
     }

@@ -17,6 +17,9 @@ errint_t mount_check(const char *mountpoint, char **resolved, char *message, siz
 struct fuse_session *mount_create(struct residentfs *fs, const struct fuse_lowlevel_ops *ops,
                                   char *message, size_t message_bytes);
 
+/* Whether what libfuse has to say is only for those who debug: it is asked for what it may lack. */
+void mount_expect_refusal(bool expect);
+
 /* Unmounts (lazily: names that are in use stay until they are not) and frees. NULL is fine. */
 void mount_destroy(struct fuse_session *fuse);
 

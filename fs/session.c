@@ -9,6 +9,8 @@
 #include <sys/sysinfo.h>
 
 #include "core/log.h"
+#include "fs/channel.h"
+#include "fs/mount.h"
 #include "fs/ring.h"
 
 #define AUTO_WORKERS_MIN 2
@@ -71,10 +73,19 @@ struct session *session_create(struct residentfs *fs, struct fuse_session *fuse)
     return session;
 }
 
+static void close_channels(struct session *session)
+{
+    for (unsigned int i = 0; i < session->workers_count; i++)
+        if (session->workers[i].channel >= 0 &&
+            session->workers[i].channel != fuse_session_fd(session->fuse))
+            close(session->workers[i].channel);
+}
+
 void session_destroy(struct session *session)
 {
     if (!session)
         return;
+    close_channels(session);
     for (unsigned int i = 0; i < session->workers_count; i++)
         worker_finish(&session->workers[i]);
     free(session->workers);
@@ -174,9 +185,9 @@ static void session_end(struct session *session)
 }
 
 /* The length of a request; 0: try again; negative: the session has ended. */
-static ssize_t receive_request(struct session *session, void *bytes, size_t capacity)
+static ssize_t receive_request(const struct worker *worker, void *bytes, size_t capacity)
 {
-    ssize_t length = read(fuse_session_fd(session->fuse), bytes, capacity);
+    ssize_t length = read(worker->channel, bytes, capacity);
 
     if (length > 0)
         return length;
@@ -314,7 +325,7 @@ static void *worker_run(void *data)
         }
         request.mem = receive_buffer_bytes(buffer, &capacity);
         session->listening++;
-        length = receive_request(session, request.mem, capacity);
+        length = receive_request(worker, request.mem, capacity);
         session->listening--;
         if (length == 0)
             continue;
@@ -347,6 +358,24 @@ static unsigned int choose_workers(const struct residentfs *fs)
         return fs->conf->workers;
     wanted = MIN(MAX((unsigned int)get_nprocs(), AUTO_WORKERS_MIN), AUTO_WORKERS_MAX);
     return MAX(MIN(wanted, (unsigned int)MIN(fit, AUTO_WORKERS_MAX)), AUTO_WORKERS_MIN);
+}
+
+/* A channel of its own for each worker, if libfuse can. One that gets none reads the session's. */
+static void open_channels(struct session *session)
+{
+    int shared = fuse_session_fd(session->fuse);
+
+    session->report.channels = channels_begin(session->fuse);
+    for (unsigned int i = 0; i < session->workers_count; i++) {
+        int fd = session->report.channels ? channel_open(session->fuse) : -ENOTSUP;
+
+        if (fd < 0 && session->report.channels) {
+            log_info("only %u of %u workers have a FUSE descriptor of their own: %s", i,
+                     session->workers_count, strerror(-fd));
+            session->report.channels = false;
+        }
+        session->workers[i].channel = fd >= 0 ? fd : shared;
+    }
 }
 
 static errint_t init_workers(struct session *session)
@@ -385,6 +414,7 @@ static errint_t init_workers(struct session *session)
                     "of %u with %u; free some memory, or lower max_write= or workers=",
                     report->workers, report->receive_buffers, wanted,
                     wanted * WORKER_RECEIVE_BUFFERS);
+    open_channels(session);
     return 0;
 }
 

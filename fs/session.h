@@ -111,6 +111,7 @@ bool session_stop(struct session *session);
 void session_destroy(struct session *session);
 
 struct session_report {
+    bool channels;                /* each worker has a descriptor of its own (clone_fd) */
     bool io_uring;                /* or else through the descriptor */
     unsigned int workers;         /* io_uring: queues, each with a thread of libfuse's */
     unsigned int receive_buffers; /* of all workers; io_uring: that have been used so far */

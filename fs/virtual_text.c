@@ -305,6 +305,7 @@ char *virtual_text_version(struct residentfs *fs, size_t *length)
     if (fs->ring_reason[0])
         fprintf(out, "io_uring_needs %s\n", fs->ring_reason);
     fprintf(out, "workers %u\n", transport.workers);
+    fprintf(out, "clone_fd %s\n", transport.channels ? "yes" : "no");
     fprintf(out, "receive_buffers %u\n", transport.receive_buffers);
     fprintf(out, "page_locked %s\n", transport.page_locked ? "yes" : "no");
     fprintf(out, "max_write %" PRIu64 "\n", fs->max_write_bytes);

@@ -123,7 +123,7 @@ errint_t worker_init(struct worker *worker, struct session *session, struct devi
 {
     errint_t error;
 
-    *worker = (struct worker){.session = session, .device = device};
+    *worker = (struct worker){.session = session, .device = device, .channel = -1};
     sem_init(&worker->wake, 0, 0);
     error = pinned_memory_init(device, &worker->reply, worker_reply_length(max_write_bytes));
     if (error < 0)

@@ -29,6 +29,7 @@ struct worker {
     struct session *session;
     struct device *device;
     pthread_t thread;
+    int channel;  /* where its requests are read and answered: its own, or the session's */
     bool running; /* the thread is to be joined; the main thread's */
     struct receive_buffer receive[WORKER_RECEIVE_BUFFERS];
     unsigned int receive_count;

@@ -1,7 +1,8 @@
 /*
  * A file system that answers at once and keeps nothing: what /dev/fuse, or io_uring, and libfuse
  * allow at most. Reads give zeros, writes are dropped, only sizes and names are kept. It receives
- * as fs/session.c does: workers by need, hugepage-backed buffers of their own, payloads aligned.
+ * as fs/session.c does: workers by need, hugepage-backed buffers and a descriptor of the connection
+ * of their own, payloads aligned.
  *
  *   null_fuse MOUNTPOINT [-o OPTION,…]
  *
@@ -13,15 +14,19 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fuse.h>
 #include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "core/size_text.h"
 #include "core/util.h"
@@ -48,6 +53,7 @@ struct directory {
 
 struct worker {
     pthread_t thread;
+    int channel;
     char *receive, *reply;
     unsigned int spare_waits;
     sem_t wake;
@@ -450,6 +456,32 @@ static const struct fuse_lowlevel_ops operations = {
     .copy_file_range = on_copy,
 };
 
+/* -- channels ---------------------------------------------------------------------------------- */
+
+static ssize_t write_reply(int fd, struct iovec *iov, int count, void *userdata)
+{
+    (void)userdata;
+    return writev(current ? current->channel : fd, iov, count);
+}
+
+static ssize_t read_request(int fd, void *bytes, size_t capacity, void *userdata)
+{
+    (void)userdata;
+    return read(fd, bytes, capacity);
+}
+
+static int open_channel(void)
+{
+    uint32_t connection = (uint32_t)fuse_session_fd(session);
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+
+    if (fd >= 0 && ioctl(fd, FUSE_DEV_IOC_CLONE, &connection) == 0)
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    return (int)connection;
+}
+
 /* -- workers ----------------------------------------------------------------------------------- */
 
 static bool has_requests(void)
@@ -507,7 +539,7 @@ static void *run_worker(void *data)
             continue;
         }
         listening++;
-        ssize_t length = read(fuse_session_fd(session), request.mem, receive_bytes);
+        ssize_t length = read(worker->channel, request.mem, receive_bytes);
         int error = errno;
         listening--;
         if (length < 0 && (error == EINTR || error == EAGAIN || error == ENOENT))
@@ -552,9 +584,13 @@ static int serve(void)
     }
     reply_bytes = MAX(options.max_write_bytes, MIB) + PAGE_BYTES;
     receive_bytes = MAX(options.max_write_bytes, MIB) + 2 * PAGE_BYTES;
+    static const struct fuse_custom_io io = {.writev = write_reply, .read = read_request};
+    bool channels =
+        !options.io_uring && fuse_session_custom_io(session, &io, fuse_session_fd(session)) == 0;
     for (; started < MIN(count, WORKERS_MAX); started++) {
         struct worker *worker = &workers[started];
 
+        worker->channel = channels ? open_channel() : fuse_session_fd(session);
         worker->spare_waits = started == 0 ? 0 : SPARE_WAITS;
         sem_init(&worker->wake, 0, 0);
         worker->receive = map_buffer(receive_bytes, WRITE_HEADER_BYTES);
