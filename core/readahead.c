@@ -295,7 +295,8 @@ bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t o
     bool in_a_row = offset == reader->next;
     reader->run = MIN(in_a_row ? reader->run : 0, limit) + length;
     reader->next = offset + length;
-    if (!reader->slot && in_a_row && reader->run >= 2 * length)
+    if (!reader->slot && in_a_row && reader->run >= 2 * length &&
+        reader->next < buffer_length_bytes(buffer))
         reader->slot = slot_take(device, reader);
     struct readahead_slot *slot = reader->slot;
     if (slot) {

@@ -135,6 +135,11 @@ static void random_and_odd_readers_get_the_right_bytes(void **unused)
     /* Larger than a window, and nothing at all. */
     unsigned char *bytes = malloc(MIB);
     bool ahead;
+    readahead_finish(&reader, buffer);
+    readahead_init(&reader);
+    for (at = 2 * MIB; at < 2 * MIB + 5000; at += 4000) /* nothing comes after the second one */
+        read_through(&reader, buffer, at, bytes, 4000, &ahead);
+    assert_null(reader.slot);
     for (at = 0; at < 2 * MIB; at += MIB)
         assert_int_equal(read_through(&reader, buffer, at, bytes, MIB, &ahead), MIB);
     assert_int_equal(read_through(&reader, buffer, 0, bytes, 0, &ahead), 0);
