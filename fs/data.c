@@ -255,6 +255,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         return;
     }
     accessed(fs, file);
+    progress_count(&file->read, (uint64_t)offset, (uint64_t)length, began_ns);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
     fuse_reply_buf(req, memory.answer, (size_t)length);
 }
@@ -337,6 +338,7 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
         fuse_reply_err(req, (int)-length);
         return;
     }
+    progress_count(&file->written, (uint64_t)offset, (uint64_t)length, began_ns);
     if (length > 0 && !fi->writepage)
         changed_by(file->inode, req);
     else if (length > 0) /* out of a mapping: the kernel does not say whose */

@@ -12,6 +12,7 @@
 #include "core/device.h"
 #include "fs/handle.h"
 #include "fs/inode.h"
+#include "fs/progress.h"
 
 /* Bytes per second, over the last second or so. The totals are the main thread's. */
 struct traffic {
@@ -58,6 +59,7 @@ struct open_file {
     int flags;                     /* as given to open */
     bool cached;                   /* its reads go by the page cache */
     _Atomic uint64_t error_cursor; /* buffer_error_check */
+    struct progress read, written;
 };
 
 /*
