@@ -3,8 +3,8 @@
 #
 #   tests/bench/run.sh [--device DEVICE] [--quick|--short] [--peer NAME=DIR]… [--json FILE] [--plot FILE.svg]
 #
-# Installs what is missing and builds into build/ first, unless --build DIR names a folder that has residentfs, null_fuse, io_load and
-# bus_load, side by side or as a build leaves them.
+# Installs what is missing and builds into build/ first, unless --build DIR names a folder that has residentfs,
+# null_fuse, io_load and bus_load, side by side or as a build leaves them.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 case " $* " in
