@@ -217,9 +217,11 @@ static void accessed(const struct residentfs *fs, struct open_file *file)
         namespace_accessed(fs, file->inode);
 }
 
-static void has_read(struct residentfs *fs, struct open_file *file, uint64_t began_ns)
+static void has_read(struct residentfs *fs, struct open_file *file, uint64_t offset,
+                     uint64_t length, uint64_t began_ns)
 {
     accessed(fs, file);
+    progress_count(&file->read, offset, length, began_ns);
     telemetry_observe_ns(telemetry_of(fs), TELEMETRY_READ_SECONDS, monotonic_ns() - began_ns);
 }
 
@@ -234,7 +236,7 @@ static bool answer_read_ahead(fuse_req_t req, struct open_file *file, size_t siz
         !readahead_begin(&file->readahead, file->inode->buffer, (uint64_t)offset, size, &bytes,
                          &length))
         return false;
-    has_read(fs_of(req), file, began_ns);
+    has_read(fs_of(req), file, (uint64_t)offset, length, began_ns);
     fuse_reply_buf(req, bytes, length);
     readahead_end(&file->readahead);
     return true;
@@ -281,7 +283,7 @@ static void data_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset,
         fuse_reply_err(req, (int)-length);
         return;
     }
-    has_read(fs, file, began_ns);
+    has_read(fs, file, (uint64_t)offset, (uint64_t)length, began_ns);
     fuse_reply_buf(req, memory.answer, (size_t)length);
 }
 
@@ -363,6 +365,7 @@ static void data_write(fuse_req_t req, fuse_ino_t ino, const char *bytes, size_t
         fuse_reply_err(req, (int)-length);
         return;
     }
+    progress_count(&file->written, (uint64_t)offset, (uint64_t)length, began_ns);
     if (length > 0 && !fi->writepage)
         changed_by(file->inode, req);
     else if (length > 0) /* out of a mapping: the kernel does not say whose */

@@ -1,6 +1,7 @@
 /*
  * What is open: each open file is in a list of the mount, so that those that the kernel never
- * releases (the connection ended first) can be freed at the end. The mutex covers the list only.
+ * releases (the connection ended first) can be freed at the end. The mutex covers the list only;
+ * it is taken with no other lock held, and none but an inode's mutex is taken with it held.
  */
 #ifndef RESIDENTFS_FS_HANDLE_H
 #define RESIDENTFS_FS_HANDLE_H

@@ -13,6 +13,7 @@
 #include "core/readahead.h"
 #include "fs/handle.h"
 #include "fs/inode.h"
+#include "fs/progress.h"
 
 /* Bytes per second, over the last second or so. The totals are the main thread's. */
 struct traffic {
@@ -60,6 +61,7 @@ struct open_file {
     bool cached;                   /* its reads go by the page cache */
     _Atomic uint64_t error_cursor; /* buffer_error_check */
     struct readahead readahead;
+    struct progress read, written;
 };
 
 /*

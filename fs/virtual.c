@@ -25,7 +25,9 @@ struct virtual_file {
 struct virtual_entry {
     const char *name;
     mode_t mode;
+    /* What is read; NULL: nothing can be. The second where it depends on who reads. */
     char *(*text)(struct residentfs *fs, size_t *length);
+    char *(*text_for)(struct residentfs *fs, uid_t reader, size_t *length);
     /* The errno of a command that was written, and a negative errno if it was refused. */
     errint_t (*command)(struct residentfs *fs, const char *bytes, size_t size);
 };
@@ -66,16 +68,16 @@ static errint_t flush_device(struct residentfs *fs, const char *bytes, size_t si
 
 /* Their numbers follow that of the directory, in this order. */
 static const struct virtual_entry entries[] = {
-    {"status", 0444, virtual_text_status, NULL},
-    {"budget", 0644, virtual_text_budget, set_budget},
-    {"metrics", 0444, virtual_text_metrics, NULL},
-    {"telemetry.json", 0444, virtual_text_telemetry, NULL},
-    {"buffers", 0400, virtual_text_buffers, NULL},
-    {"config", 0400, virtual_text_config, NULL},
-    {"log", 0400, log_text, NULL},
-    {"flush", 0200, NULL, flush_device},
-    {"socket", 0444, virtual_text_socket, NULL},
-    {"version", 0444, virtual_text_version, NULL},
+    {"status", 0444, NULL, virtual_text_status, NULL},
+    {"budget", 0644, virtual_text_budget, NULL, set_budget},
+    {"metrics", 0444, virtual_text_metrics, NULL, NULL},
+    {"telemetry.json", 0444, virtual_text_telemetry, NULL, NULL},
+    {"buffers", 0400, virtual_text_buffers, NULL, NULL},
+    {"config", 0400, virtual_text_config, NULL, NULL},
+    {"log", 0400, log_text, NULL, NULL},
+    {"flush", 0200, NULL, NULL, flush_device},
+    {"socket", 0444, virtual_text_socket, NULL, NULL},
+    {"version", 0444, virtual_text_version, NULL, NULL},
 };
 
 #define FIRST_FILE_INO ((uint64_t)INODE_VIRTUAL_BASE + 1)
@@ -85,6 +87,11 @@ static const struct virtual_entry *entry_of(uint64_t ino)
     if (ino < FIRST_FILE_INO || ino - FIRST_FILE_INO >= ARRAY_SIZE(entries))
         return NULL;
     return &entries[ino - FIRST_FILE_INO];
+}
+
+static bool is_readable(const struct virtual_entry *entry)
+{
+    return entry->text || entry->text_for;
 }
 
 static struct virtual_file *virtual_file_of(const struct fuse_file_info *fi)
@@ -172,14 +179,15 @@ void virtual_open(fuse_req_t req, uint64_t ino, struct fuse_file_info *fi)
         return;
     }
     /* Of others than root the kernel has asked the mode. */
-    if ((reads && !entry->text) || (writes && !entry->command)) {
+    if ((reads && !is_readable(entry)) || (writes && !entry->command)) {
         fuse_reply_err(req, EACCES);
         return;
     }
     file = calloc(1, sizeof(*file));
     inode_table_settle(fs->inodes);
     if (file && reads)
-        file->text = entry->text(fs, &file->length);
+        file->text = entry->text ? entry->text(fs, &file->length)
+                                 : entry->text_for(fs, fuse_req_ctx(req)->uid, &file->length);
     if (!file || (reads && !file->text)) {
         free(file);
         fuse_reply_err(req, ENOMEM);

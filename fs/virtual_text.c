@@ -12,12 +12,7 @@
 /* Raised when something in a virtual file is taken away or changes its meaning. */
 #define VIRTUAL_FORMAT 1
 
-struct size_shown {
-    char text[32];
-};
-
-/* For people: "1.5 GiB". */
-static struct size_shown show_size(uint64_t bytes)
+struct size_shown virtual_show_size(uint64_t bytes)
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     struct size_shown shown;
@@ -52,7 +47,7 @@ static void print_device(FILE *out, const struct residentfs *fs, const struct vi
     uint64_t up = f->uptime_seconds > 0 ? (uint64_t)f->uptime_seconds : 0;
 
     fprintf(out, "device     %s, %s, %s", f->label, device->name,
-            show_size(device->total_bytes).text);
+            virtual_show_size(device->total_bytes).text);
     if (device->uuid[0])
         fprintf(out, ", %s", device->uuid);
     if (device->pci_bus_id[0])
@@ -68,11 +63,12 @@ static void print_budget(FILE *out, const struct virtual_figures *f)
 
     fprintf(out, "budget     ");
     print_bar(out, budget->resident_bytes, budget->limit_bytes);
-    fprintf(out, " %s of %s\n", show_size(budget->resident_bytes).text,
-            show_size(budget->limit_bytes).text);
+    fprintf(out, " %s of %s\n", virtual_show_size(budget->resident_bytes).text,
+            virtual_show_size(budget->limit_bytes).text);
     fprintf(out, "           %s available, setting %s; %s of the device's memory free\n",
-            show_size(budget->available_bytes).text,
-            budget_setting_format(&budget->setting, setting), show_size(budget->free_bytes).text);
+            virtual_show_size(budget->available_bytes).text,
+            budget_setting_format(&budget->setting, setting),
+            virtual_show_size(budget->free_bytes).text);
 }
 
 static void print_sharing(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
@@ -85,9 +81,9 @@ static void print_sharing(FILE *out, const struct residentfs *fs, const struct v
         return;
     }
     fprintf(out, "shared     %" PRIu64 " mappings of %s by CUDA programs", f->share.mappings,
-            show_size(f->share.mapped_bytes).text);
+            virtual_show_size(f->share.mapped_bytes).text);
     fprintf(out, "; %" PRIu64 " buffers of theirs, %s, shown as files\n", f->share.attachments,
-            show_size(f->share.attached_bytes).text);
+            virtual_show_size(f->share.attached_bytes).text);
 }
 
 static void print_traffic(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
@@ -95,20 +91,22 @@ static void print_traffic(FILE *out, const struct residentfs *fs, const struct v
     const uint64_t *counters = f->telemetry.counters;
 
     fprintf(out, "buffers    %" PRIu64 " files, %" PRIu64 " inodes\n", f->files, f->inodes);
-    fprintf(out, "dirty      %s accepted, not yet fenced\n", show_size(f->dirty_bytes).text);
+    fprintf(out, "dirty      %s accepted, not yet fenced\n",
+            virtual_show_size(f->dirty_bytes).text);
     fprintf(out, "uploads    %s in %" PRIu64 " copies, of %" PRIu64 " writes\n",
-            show_size(counters[TELEMETRY_H2D_BYTES]).text, counters[TELEMETRY_H2D_OPERATIONS],
-            counters[TELEMETRY_UPLOAD_REQUESTS]);
+            virtual_show_size(counters[TELEMETRY_H2D_BYTES]).text,
+            counters[TELEMETRY_H2D_OPERATIONS], counters[TELEMETRY_UPLOAD_REQUESTS]);
     fprintf(out, "readbacks  %s in %" PRIu64 " copies, of %" PRIu64 " ranges\n",
-            show_size(counters[TELEMETRY_D2H_BYTES]).text, counters[TELEMETRY_D2H_OPERATIONS],
-            counters[TELEMETRY_READBACK_REQUESTS]);
-    fprintf(out, "on device  %s copied\n", show_size(counters[TELEMETRY_D2D_BYTES]).text);
+            virtual_show_size(counters[TELEMETRY_D2H_BYTES]).text,
+            counters[TELEMETRY_D2H_OPERATIONS], counters[TELEMETRY_READBACK_REQUESTS]);
+    fprintf(out, "on device  %s copied\n", virtual_show_size(counters[TELEMETRY_D2D_BYTES]).text);
     fprintf(out, "now        %s/s up, %s/s back, %s/s on the device\n",
-            show_size(fs->traffic.upload_rate).text, show_size(fs->traffic.readback_rate).text,
-            show_size(fs->traffic.device_copy_rate).text);
+            virtual_show_size(fs->traffic.upload_rate).text,
+            virtual_show_size(fs->traffic.readback_rate).text,
+            virtual_show_size(fs->traffic.device_copy_rate).text);
     fprintf(out, "staging    %s of host memory, at most %s so far\n",
-            show_size(f->telemetry.staging_bytes).text,
-            show_size(f->telemetry.staging_peak_bytes).text);
+            virtual_show_size(f->telemetry.staging_bytes).text,
+            virtual_show_size(f->telemetry.staging_peak_bytes).text);
     fprintf(out,
             "errors     %" PRIu64 " upload, %" PRIu64 " readback, %" PRIu64 " allocation, %" PRIu64
             " fence; %" PRIu64 " requests past the budget\n",
@@ -147,7 +145,7 @@ static void print_health(FILE *out, const struct virtual_figures *f)
                 "           quarantined for good: %" PRIu64 " streams, %s; unmount to get the "
                 "memory back\n",
                 counters[TELEMETRY_QUARANTINED_STREAMS],
-                show_size(counters[TELEMETRY_QUARANTINED_BYTES]).text);
+                virtual_show_size(counters[TELEMETRY_QUARANTINED_BYTES]).text);
 }
 
 static void print_transport(FILE *out, const struct residentfs *fs, const struct virtual_figures *f)
@@ -159,7 +157,7 @@ static void print_transport(FILE *out, const struct residentfs *fs, const struct
     else
         fprintf(out, "%u workers with %u receive buffers, ", f->transport.workers,
                 f->transport.receive_buffers);
-    fprintf(out, "requests of up to %s\n", show_size(fs->max_write_bytes).text);
+    fprintf(out, "requests of up to %s\n", virtual_show_size(fs->max_write_bytes).text);
     fprintf(out, "           %s, %s\n",
             f->transport.page_locked ? "page-locked host memory"
                                      : "pageable host memory (copies are slower)",
@@ -174,7 +172,7 @@ static void print_transport(FILE *out, const struct residentfs *fs, const struct
         fprintf(out, "note       the device is emulated: everything here is in host memory\n");
 }
 
-char *virtual_text_status(struct residentfs *fs, size_t *length)
+char *virtual_text_status(struct residentfs *fs, uid_t reader, size_t *length)
 {
     struct virtual_figures f;
     char *text = NULL;
@@ -187,6 +185,7 @@ char *virtual_text_status(struct residentfs *fs, size_t *length)
     print_budget(out, &f);
     print_sharing(out, fs, &f);
     print_traffic(out, fs, &f);
+    virtual_print_busy(out, fs, reader);
     print_health(out, &f);
     print_transport(out, fs, &f);
     return virtual_text_finish(out, &text);

@@ -9,7 +9,8 @@
 #include "fs/session.h"
 #include "fs/share.h"
 
-char *virtual_text_status(struct residentfs *fs, size_t *length);
+/* READER decides which files it names. */
+char *virtual_text_status(struct residentfs *fs, uid_t reader, size_t *length);
 char *virtual_text_budget(struct residentfs *fs, size_t *length);
 char *virtual_text_metrics(struct residentfs *fs, size_t *length);
 char *virtual_text_telemetry(struct residentfs *fs, size_t *length);
@@ -34,6 +35,16 @@ struct virtual_figures {
     struct share_report share;
     double uptime_seconds;
 };
+
+struct size_shown {
+    char text[32];
+};
+/* For people: "1.5 GiB". */
+struct size_shown virtual_show_size(uint64_t bytes);
+
+/* Lines of status: the biggest files that are busy; of READER's, unless that is root or the owner.
+ */
+void virtual_print_busy(FILE *out, struct residentfs *fs, uid_t reader);
 
 void virtual_figures_take(struct residentfs *fs, struct virtual_figures *figures);
 

@@ -74,7 +74,7 @@ Its files are in $where.
 Try, in that folder:
   cat .resident/status                      how full, how healthy, how fast
   head -c 100M /dev/urandom > a             write a buffer
-  xxd a | head                              look at its bytes
+  od -A x -t x1z a | head                   look at its bytes
   cp --reflink=auto a b && cmp a b          copy on the device, compare
   df -h .                                   the budget
   echo 50% > .resident/budget               change it

@@ -86,10 +86,15 @@ check "suspend, refused: sleep.target is not reached" '! systemctl start fake-su
 options ,on_suspend=save
 restart
 echo precious >/mnt/vram/f
+cp /bin/true /mnt/vram/suid && chown 1000:1000 /mnt/vram/suid && chmod 6751 /mnt/vram/suid
+mknod /mnt/vram/node c 1 3 && chmod 640 /mnt/vram/node
+saved() { stat -c '%n %u:%g %A %t' /mnt/vram/*; }
+before=$(saved)
 first=$(pid)
 check "suspend, saved: it is reached" 'systemctl start fake-suspend.service'
 check "… and afterwards the files are there, of another daemon" \
     'soon "[ \$(pid) != $first ] && [ -s /mnt/vram/f ]" && [ "$(cat /mnt/vram/f)" = precious ]'
+check "… with owners, suid bits and nodes" '[ "$(saved)" = "$before" ]'
 options ,nonsense=1
 restart
 check "a wrong configuration is not tried again" \

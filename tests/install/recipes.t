@@ -25,6 +25,10 @@ with open("model.safetensors", "wb") as file:
     file.write(len(head).to_bytes(8, "little") + head + bytes(range(256)) * (200 << 12) + weight.tobytes())
 PYTHON
 must_mount /mnt/vram
+# Where an installation has them.
+export RESIDENT_LIBRARY=${RESIDENT_LIBRARY:-$(dirname "$RESIDENTFS")/core/share/libresident.so.1}
+export RESIDENTFS_EMULATED_LIBRARY=${RESIDENTFS_EMULATED_LIBRARY:-$(dirname "$RESIDENTFS")/core/driver/libresidentfs-emulated.so}
+export PYTHONPATH=$repository/core/share/python PYTHONDONTWRITEBYTECODE=1
 
 # The blocks of the section, in order: $work/recipe.1, …
 awk -v out="$work/recipe." '
@@ -32,7 +36,7 @@ awk -v out="$work/recipe." '
     recipes && /^```sh$/ { inside = 1; count++; next }
     /^```/ { inside = 0 }
     inside { print >(out count) }' "$repository/README.md"
-names=('stream a checkpoint' 'inspect a tensor' 'scratch space' 'containers' 'Prometheus')
+names=('stream a checkpoint' 'inspect a tensor' 'scratch space' 'containers' 'share without a GPU' 'Prometheus')
 is "README has as many recipes as are known here" "$(find "$work" -name 'recipe.*' | wc -l)" ${#names[@]}
 for i in "${!names[@]}"; do
     bash -eu "$work/recipe.$((i + 1))" >"$work/out.$((i + 1))" 2>&1
@@ -43,6 +47,7 @@ like "the tensor's name and shape are shown" "$(cat "$work/out.2")" '\["layer.we
 like "… and its numbers" "$(cat "$work/out.2")" '^[0-9]+ +0 +0\.25 +0\.5 +0\.75$'
 like "scratch space sorts" "$(head -n 1 "$work/out.3")" '^300000$'
 is "a container sees what another wrote" "$(cat "$work/out.4")" "from one container"
+is "a program has changed what the shell wrote, and the shell sees it" "$(cat "$work/out.5")" "HELLO from the shell"
 like "node_exporter gets the metrics" "$(cat /var/lib/prometheus/node-exporter/residentfs.prom)" \
     '^residentfs_resident_bytes\{mount="vram",device="emulated:0"\} [0-9]+$'
 if command -v promtool >/dev/null; then

@@ -279,6 +279,9 @@ static void test_limits(void **state)
         {"entry_timeout=.5", false},
         {"entry_timeout=5.", false},
         {"entry_timeout=-1", false},
+        {"attr_timeout=0", true},
+        {"attr_timeout=1000000000", true},
+        {"attr_timeout=1000000000.5", false},
         {"root_mode=0", true},
         {"root_mode=7777", true},
         {"root_mode=01777", true},
@@ -287,21 +290,45 @@ static void test_limits(void **state)
         {"uid=0", true},
         {"uid=4294967294", true},
         {"uid=4294967295", false},
+        {"gid=0", true},
+        {"gid=4294967294", true},
+        {"gid=4294967295", false},
+        {"max_files=0", true},
+        {"max_files=4294967295", true},
+        {"max_files=4294967296", false},
+        {"direct_threshold=4KiB", true},
+        {"direct_threshold=4095", false},
+        {"direct_threshold=64MiB", true},
+        {"direct_threshold=67108865", false},
+        {"scrub=off", true},
+        {"scrub=on", true},
+        {"scrub=auto", false},
+        {"share=auto", true},
+        {"share=on", true},
+        {"share=off", true},
+        {"share=maybe", false},
         {"cache=on", true},
         {"cache=On", false},
         {"cache", true},
         {"no_cache", true},
         {"allow_other=auto", true},
+        {"allow_other=all", false},
         {"no_allow_other", true},
         {"no_workers", false},
         {"budget", false},
         {"budget=50%", true},
         {"budget=50%\n", false},
         {"budget=0", false},
+        {"budget=1", true},
+        {"budget=100%", true},
+        {"budget=101%", false},
         {"=", false},
         {"=1", false},
         {"log=journal", true},
         {"log=journald", false},
+        {"log_level=error", true},
+        {"log_level=debug", true},
+        {"log_level=trace", false},
         {"on_device_lost=stay", true},
         {"on_device_lost=exit", true},
         {"on_device_lost=on", false},
@@ -313,7 +340,11 @@ static void test_limits(void **state)
         {"on_suspend=", false},
         {"emulated_memory=16MiB", true},
         {"emulated_memory=16777215", false},
+        {"emulated_memory=1024GiB", true},
+        {"emulated_memory=1099511627777", false},
     };
+    size_t count;
+    const struct conf_option *options = conf_options(&count);
 
     (void)state;
     for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -323,6 +354,19 @@ static void test_limits(void **state)
         assert_int_equal(error, cases[i].good ? 0 : -EINVAL);
         assert_int_equal(strlen(message) == 0, cases[i].good);
         conf_finish(&conf);
+    }
+    /* Of every option there is what is allowed and what is not. */
+    for (size_t o = 0; o < count; o++) {
+        size_t length = strlen(options[o].name);
+        bool tried[2] = {false, false};
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+            if (strncmp(cases[i].option, options[o].name, length) == 0 &&
+                cases[i].option[length] == '=')
+                tried[cases[i].good] = true;
+        }
+        print_message("# %s\n", options[o].name);
+        assert_true(tried[true] && tried[false]);
     }
 }
 
