@@ -20,6 +20,8 @@
 #define UNMOUNT_CAPABILITIES (BIT(CAP_SYS_ADMIN) | BIT(CAP_DAC_READ_SEARCH))
 #define THREADS_MAX          4096
 #define ANSWER_S             2
+#define SIGNAL_TO_ALL        (__SIGRTMIN + 1)
+#define KERNEL_SET_BYTES     (_NSIG / 8)
 
 /* What a thread is asked to do, and its answer. One thread at a time is asked. */
 static struct {
@@ -35,6 +37,11 @@ struct asked {
     unsigned int count;
     unsigned int failed;
     int error; /* of the last one that failed */
+    bool silent;
+};
+
+struct kernel_action {
+    unsigned long words[32]; /* more than any architecture has */
 };
 
 /* -- one thread -------------------------------------------------------------------------------- */
@@ -115,7 +122,7 @@ static int ask_thread(pid_t thread)
 {
     struct timespec until;
 
-    if (syscall(SYS_tgkill, getpid(), thread, SIGRTMAX) < 0)
+    if (syscall(SYS_tgkill, getpid(), thread, SIGNAL_TO_ALL) < 0)
         return errno == ESRCH ? 0 : errno;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += ANSWER_S;
@@ -139,6 +146,7 @@ static void note_error(struct asked *asked, int error)
         return;
     asked->failed++;
     asked->error = error;
+    asked->silent |= error == ETIMEDOUT;
 }
 
 /* Asks those that have not been asked yet. False: there was none. */
@@ -164,22 +172,41 @@ static bool ask_new_threads(struct asked *asked)
     return asked->count > before;
 }
 
+/*
+ * Threads of a driver block all signals that they can. The one by which the C library changes user
+ * ids in all threads they cannot: it is borrowed. Nothing here changes those. The action is copied
+ * as the kernel has it, since that takes more than a program can say.
+ */
+static bool borrow_signal(struct kernel_action *before)
+{
+    struct sigaction action = {.sa_handler = handle_signal, .sa_flags = SA_RESTART}, other;
+    struct kernel_action ours;
+
+    sigfillset(&action.sa_mask);
+    if (sigaction(SIGRTMAX, &action, &other) < 0)
+        return false;
+    bool borrowed = syscall(SYS_rt_sigaction, SIGRTMAX, NULL, &ours, KERNEL_SET_BYTES) == 0 &&
+                    syscall(SYS_rt_sigaction, SIGNAL_TO_ALL, &ours, before, KERNEL_SET_BYTES) == 0;
+    sigaction(SIGRTMAX, &other, NULL);
+    return borrowed;
+}
+
 /* One that had not been asked yet may have started another meanwhile: until there is none. */
 static void ask_other_threads(struct asked *asked)
 {
-    struct sigaction action = {.sa_handler = handle_signal, .sa_flags = SA_RESTART};
-    sigset_t own;
+    struct kernel_action before;
 
     asked->threads[asked->count++] = (pid_t)syscall(SYS_gettid);
     sem_init(&request.answer, 0, 0);
-    /* The handler stays, for who takes the signal late; in this thread nobody can call it. */
-    sigemptyset(&own);
-    sigaddset(&own, SIGRTMAX);
-    pthread_sigmask(SIG_BLOCK, &own, NULL);
-    sigfillset(&action.sa_mask);
-    sigaction(SIGRTMAX, &action, NULL);
+    if (!borrow_signal(&before)) {
+        note_error(asked, errno);
+        return;
+    }
     while (ask_new_threads(asked))
         ;
+    /* Who did not answer may yet take the signal. */
+    if (!asked->silent)
+        syscall(SYS_rt_sigaction, SIGNAL_TO_ALL, &before, NULL, KERNEL_SET_BYTES);
 }
 
 void privileges_drop(void)

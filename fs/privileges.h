@@ -8,8 +8,7 @@
 
 /*
  * In all threads of the process; those that they start later inherit it. Called once everything has
- * started, by the thread that is to unmount. What cannot be lowered is logged, and stays. Takes the
- * last real-time signal.
+ * started, by the thread that is to unmount. What cannot be lowered is logged, and stays.
  */
 void privileges_drop(void);
 

@@ -58,6 +58,13 @@ socket=$(cat "$mnt/.resident/socket")
 unmount_fs "it ends when somebody unmounts"
 not_ok "… and removes its socket" test -e "$socket"
 
+# Threads of a driver, which block signals.
+must_mount -e order=eager
+"$FSOP" open "$mnt/f" O_CREAT,O_RDWR 0644 : fill 0 0 8M 1 : fsync 0
+like "there are threads that are the driver's" "$(cat "/proc/$daemon_pid/task"/*/comm)" emulated-gpu
+is "… which have no more either" "$(wrong)" ""
+unmount_fs
+
 # The way to the mount point is open to its owner only, who is not root.
 install -d -m 700 -o $nobody "$work/closed"
 must_mount "$work/closed/mnt"
