@@ -22,6 +22,11 @@ unmounting=$((locking | 1 << admin | 1 << search))
 # status_of NAME THREAD: a line of its /proc status, as a number.
 status_of() { echo $((0x$(sed -n "s/^$1:\t//p" "/proc/$2/status"))); }
 count_threads() { find "/proc/$daemon_pid/task" -mindepth 1 -maxdepth 1 | wc -l; }
+# mount_and_start: not only mounted, but past its start.
+mount_and_start() {
+    must_mount "$@"
+    wait_for "grep -q 'mounted on' '$daemon_stderr'" 10
+}
 # wrong: the threads of the daemon that have other privileges than they should.
 wrong() {
     local path thread name expected got
@@ -40,7 +45,7 @@ wrong() {
     done
 }
 
-must_mount -o log_level=debug
+mount_and_start -o log_level=debug
 like "the log says what is kept" "$(cat "$mnt/.resident/log")" 'debug: capabilities: .*kept for unmounting: CAP_SYS_ADMIN'
 unlike "… and of nothing that could not be dropped" "$(cat "$mnt/.resident/log")" 'could not drop'
 is "in the foreground: the main thread can unmount, the others nothing" "$(wrong)" ""
@@ -59,7 +64,7 @@ unmount_fs "it ends when somebody unmounts"
 not_ok "… and removes its socket" test -e "$socket"
 
 # Threads of a driver, which block signals.
-must_mount -e order=eager
+mount_and_start -e order=eager
 "$FSOP" open "$mnt/f" O_CREAT,O_RDWR 0644 : fill 0 0 8M 1 : fsync 0
 like "there are threads that are the driver's" "$(cat "/proc/$daemon_pid/task"/*/comm)" emulated-gpu
 is "… which have no more either" "$(wrong)" ""
@@ -67,7 +72,7 @@ unmount_fs
 
 # The way to the mount point is open to its owner only, who is not root.
 install -d -m 700 -o $nobody "$work/closed"
-must_mount "$work/closed/mnt"
+mount_and_start "$work/closed/mnt"
 kill "$daemon_pid"
 wait "$daemon_pid"
 is "SIGTERM: it ends well" $? 0
@@ -99,7 +104,7 @@ if (($(status_of CapBnd self) >> setpcap & 1)); then
 exec setpriv --bounding-set=-setpcap "$RESIDENTFS" "\$@"
 SCRIPT
     chmod +x "$work/limited/residentfs"
-    RESIDENTFS=$work/limited/residentfs must_mount
+    RESIDENTFS=$work/limited/residentfs mount_and_start
     like "what cannot be dropped is told" "$(cat "$mnt/.resident/log")" \
         'warning: [0-9]+ of [0-9]+ threads could not drop .*: Operation not permitted'
     is "… the rest is" "$(status_of CapPrm "$daemon_pid")" $unmounting
