@@ -42,11 +42,11 @@ static bool set_timeout(int socket)
 struct parcel {
     char byte;
     struct iovec data;
+    struct msghdr message;
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
         struct cmsghdr align;
     } control;
-    struct msghdr message;
 };
 
 static void parcel_init(struct parcel *parcel)
