@@ -441,6 +441,16 @@ static int64_t copy_part(struct buffer *destination, uint64_t offset, const stru
     return err < 0 ? err : covered;
 }
 
+/* A copy that failed in the end does not make the buffer longer. */
+static void take_back_growth(struct buffer *buffer, uint64_t length)
+{
+    if (atomic_load(&buffer->length_bytes) <= length)
+        return;
+    atomic_store(&buffer->length_bytes, length);
+    if (buffer_usable(buffer) == 0)
+        buffer_layout_punch(buffer, length, UINT64_MAX);
+}
+
 static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
                            struct buffer *destination, uint64_t destination_offset, size_t length)
 {
@@ -451,6 +461,7 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     upload_queue_fence(source->target.queue, &source->target);
     errint_t err = MIN(buffer_usable(source), buffer_usable(destination));
     uint64_t errors = atomic_load(&destination->target.error_count);
+    uint64_t length_before = atomic_load(&destination->length_bytes);
     if (err < 0)
         return err;
     while (done < length) {
@@ -485,10 +496,13 @@ static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,
     if (atomic_load(&destination->target.failed)) {
         /* An unproven copy may still read the source: its memory goes to nobody else either. */
         atomic_store(&source->target.failed, true);
+        take_back_growth(destination, length_before);
         return -EIO;
     }
-    if (buffer_usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors)
+    if (buffer_usable(destination) < 0 || atomic_load(&destination->target.error_count) != errors) {
+        take_back_growth(destination, length_before);
         return -EIO;
+    }
     return done > 0 ? (ssize_t)done : copied;
 }
 

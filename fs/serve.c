@@ -8,6 +8,7 @@
 
 #include "core/log.h"
 #include "fs/mount.h"
+#include "fs/privileges.h"
 #include "fs/session.h"
 #include "fs/share.h"
 #include "fs/version.h"
@@ -209,6 +210,7 @@ static void stop(struct service *service, enum conf_exit result)
         else
             log_error("share: a program's thread is stuck, most likely in closing a descriptor "
                       "of a file system that does not answer; unmounting and ending without it");
+        privileges_before_unmount();
         fuse_session_unmount(service->fuse);
         _exit(result == CONF_EXIT_OK ? CONF_EXIT_FAILURE : result);
     }
@@ -218,6 +220,7 @@ static void stop(struct service *service, enum conf_exit result)
     fs->session = NULL;
     share_destroy(fs->share);
     fs->share = NULL;
+    privileges_before_unmount();
     mount_destroy(service->fuse);
     data_finish(fs);
     virtual_finish(fs);
@@ -254,6 +257,7 @@ enum conf_exit serve(const struct conf *conf, struct startup *startup)
         startup_failed(startup, message);
         return CONF_EXIT_FAILURE;
     }
+    privileges_drop();
     log_start(&service);
     if (startup_succeeded(startup))
         result = wait_for_end(&service, startup);

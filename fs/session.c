@@ -305,8 +305,11 @@ static void *worker_run(void *data)
 
     if (error < 0) {
         log_error("a worker cannot use the device: %s", strerror(-error));
-        session_end(session);
-        return NULL;
+        if (!device_is_lost(worker->device)) {
+            session_end(session);
+            return NULL;
+        }
+        /* Names go on without it. */
     }
     worker_set_current(worker);
     while (!session->stopping) {

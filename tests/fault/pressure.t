@@ -60,6 +60,37 @@ for limit in 6 9 11 13 16 40; do
     fi
 done
 
+# -- very many open files --
+hostile=$(dirname "$FSOP")/hostile
+many=20000
+[ "$LARGE" = 0 ] || many=100000
+enter_mount
+"$FSOP" open f O_CREAT,O_RDWR 0644 : fill 0 0 8M 1 : fsync 0
+empty=$(anonymous)
+mkfifo "$work/hold"
+HOLD=1 "$hostile" open f $many <"$work/hold" >"$work/opened" &
+client=$!
+exec 8>"$work/hold"
+wait_for "[ -s '$work/opened' ]" 120
+is "$many open files at once" "$(cat "$work/opened")" $many
+# An allocation of glibc's for each; ASan's take more, and are kept.
+if grep -q __asan_init "$RESIDENTFS"; then
+    skip "host memory with a sanitizer"
+else
+    each=$((($(anonymous) - empty) * 1024 / many))
+    between "… take host memory of the daemon, in bytes each" $each 1 128
+    diag "$each bytes each"
+fi
+is "a process that may open no more is told, and has the rest" \
+    "$(ulimit -n 100; "$hostile" open f 200 | sed 's/^9[0-9] /about 95 /')" "about 95 EMFILE"
+rm f
+works "the daemon opens others meanwhile" open g O_CREAT,O_RDWR 0644 : fill 0 0 1M 1 : check 0 0 1M 1
+between "… and what is open keeps its memory" "$(resident_bytes)" $((8 << 20)) $((20 << 20))
+exec 8>&-
+wait $client
+ok "when they are closed all are released: the file's memory is given back" back_to $((2 << 20))
+unmount_fs
+
 # -- the daemon stopped for a while --
 enter_mount -e "latency=100000"
 "$FSOP" open f O_CREAT,O_RDWR 0644 : fill 0 0 8M 1 : fsync 0

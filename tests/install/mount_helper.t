@@ -86,6 +86,8 @@ if mounted "a user mounts what fstab lets him"; then
     ok "… and writes" as_nobody sh -c "echo mine >'$mnt/f' && test \"\$(cat '$mnt/f')\" = mine"
     not_ok "another user cannot look in" setpriv --reuid=$other --regid=$other --clear-groups ls "$mnt"
     not_ok "nor unmount" setpriv --reuid=$other --regid=$other --clear-groups umount "$mnt"
+    is "his daemon may start what gains privileges, for unmounting" \
+        "$(sed -n 's/^NoNewPrivs:\t//p' "/proc/$daemon_pid/status")" 0
     ok "the user unmounts with umount" as_nobody umount "$mnt"
     ok "… and the daemon ends" wait_for "! alive ${daemon_pid:-1}" 15
 fi

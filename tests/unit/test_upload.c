@@ -352,6 +352,12 @@ static void a_copy_that_failed_late_is_not_reported_as_done(void **unused)
     fixture_configure("fault=none");
     assert_int_equal(buffer_copy(a, 0, b, 0, 50000), 50000);
     expect_all(b, 0, 1, 50000);
+    fixture_configure("fault=cuMemcpyDtoDAsync:1:1:late");
+    assert_int_equal(buffer_copy(a, 0, b, 60000, 50000), -EIO);
+    fixture_configure("fault=none");
+    assert_int_equal(buffer_length_bytes(b), 50000);
+    assert_int_equal(buffer_truncate(b, 110000), 0);
+    expect_all(b, 50000, 0, 60000);
     buffer_destroy(a);
     buffer_destroy(b);
     fixture_close(device);

@@ -170,6 +170,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     struct device *found = &emulated.devices[device];
     if (found->lost)
         return leave(found->lost);
+    /* Or else with the first copy. */
+    if (emulated.config.order == ORDER_EAGER && !found->engine_started && !engine_start(found))
+        return leave(CUDA_ERROR_OUT_OF_MEMORY);
     found->retained++;
     *context = (CUcontext)found;
     return leave(CUDA_SUCCESS);

@@ -310,6 +310,14 @@ void hazard_check(enum entry entry, uint64_t start, size_t bytes, bool is_device
 void hazard_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 bool host_range_is_queued(uint64_t start, size_t bytes);
 
+/* ---- ipc.c ---- */
+
+/* With the lock held. From now on this process hands out what its IPC handles name. */
+bool ipc_serve(void);
+/* A descriptor, the caller's, of memory of another process, with that inode number; -1: it has no
+ * such, or does not answer. */
+int ipc_ask(pid_t maker, int fd, uint64_t inode);
+
 /* ---- engine.c ---- */
 
 bool engine_start(struct device *device);

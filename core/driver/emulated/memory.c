@@ -316,6 +316,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     struct reservation *reservation = reservation_find(address);
     if (!handle || !reservation || reservation->kind != RESERVED_ALLOCATION)
         return leave(CUDA_ERROR_INVALID_VALUE);
+    if (!ipc_serve())
+        return leave(CUDA_ERROR_OPERATING_SYSTEM);
     struct physical *physical = reservation->mappings[0].physical;
     struct ipc ipc = {
         .maker = getpid(),
@@ -343,10 +345,8 @@ static struct reservation *ipc_opened(const struct ipc *ipc)
 
 static CUresult ipc_import(const struct ipc *ipc, struct physical **physical)
 {
-    char path[64];
     struct stat status;
-    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)ipc->maker, ipc->fd);
-    cleanup_fd int fd = open(path, O_RDWR | O_CLOEXEC);
+    cleanup_fd int fd = ipc_ask(ipc->maker, ipc->fd, ipc->inode);
     if (fd < 0 || fstat(fd, &status) || status.st_ino != (ino_t)ipc->inode ||
         (uint64_t)status.st_size < ipc->bytes)
         return CUDA_ERROR_INVALID_VALUE;
