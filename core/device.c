@@ -253,7 +253,7 @@ static struct device *device_create(const struct device_options *options)
     memset(device, 0, sizeof(*device));
     device->options = *options;
     device->options.upload_streams = MAX(options->upload_streams, 1u);
-    pthread_mutex_init(&device->streams.mutex, NULL);
+    stream_pool_init(device);
     pthread_mutex_init(&device->slabs.mutex, NULL);
     pthread_mutex_init(&device->lost_mutex, NULL);
     pthread_mutex_init(&device->attachments_mutex, NULL);

@@ -21,11 +21,17 @@ struct upload_queue;
 
 #define CHUNK_UNIT_BYTES (2 * MIB) /* every chunk is a multiple of it, in size and file offset */
 
-/* Streams that readbacks lease, one operation each; last in, first out. */
+/*
+ * Streams that readbacks lease, one operation each; last in, first out. In stripes, so that threads
+ * seldom wait for each other.
+ */
+#define STREAM_POOL_STRIPES 16
 struct stream_pool {
-    pthread_mutex_t mutex; /* covers what follows */
-    CUstream idle[128];
-    size_t idle_count;
+    struct stream_stripe {
+        _Alignas(64) pthread_mutex_t mutex; /* covers what follows */
+        CUstream idle[16];
+        size_t idle_count;
+    } stripes[STREAM_POOL_STRIPES];
 };
 
 /* Memory for what is read ahead: see core/readahead.h. */
@@ -99,6 +105,7 @@ errint_t stream_lease(struct device *device, CUstream *stream);
 void stream_return(struct device *device, CUstream stream);
 /* Something may still be running on it: never used again, not destroyed. */
 void stream_quarantine(struct device *device, CUstream stream);
+void stream_pool_init(struct device *device);
 void stream_pool_finish(struct device *device);
 
 /* Forgets the slabs; blocks that are still in use are in quarantine. */

@@ -283,6 +283,12 @@ static void read_ahead(struct readahead_slot *slot, struct window *window, struc
     }
 }
 
+/* With the reader's mutex. How much is to be read ahead of a reader of such blocks. */
+static size_t ahead_of(const struct readahead *reader, size_t limit, size_t length)
+{
+    return MIN(reader->run, limit) / length * length;
+}
+
 bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t offset,
                      size_t length, const void **bytes, size_t *available)
 {
@@ -303,11 +309,8 @@ bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t o
         pthread_mutex_lock(&slot->mutex);
         if (buffer_usable(buffer) == 0)
             window = search(slot, reader, buffer, offset, length);
-        size_t ahead = MIN(reader->run, limit) / length * length;
-        if (window && !window->at_end)
-            read_ahead(slot, &slot->windows[window == slot->windows], buffer, window_end(window),
-                       ahead);
-        else if (!window && in_a_row && ahead > length)
+        size_t ahead = ahead_of(reader, limit, length);
+        if (!window && in_a_row && ahead > length)
             read_ahead(slot, &slot->windows[0], buffer, reader->next, ahead);
         bool usable = slot->memory.bytes;
         pthread_mutex_unlock(&slot->mutex);
@@ -328,7 +331,23 @@ bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t o
     return true;
 }
 
-void readahead_end(struct readahead *reader)
+void readahead_end(struct readahead *reader, struct buffer *buffer, uint64_t offset, size_t length)
 {
+    struct readahead_slot *slot = reader->slot;
+
+    pthread_mutex_lock(&slot->mutex);
+    for (size_t i = 0; i < ARRAY_SIZE(slot->windows); i++) {
+        struct window *window = &slot->windows[i], *other = &slot->windows[1 - i];
+        uint64_t end = window_end(window);
+        if (window->length == 0 || offset < window->offset || offset >= end)
+            continue;
+        /* One that has been used up is still in the caches: the next bytes go there. */
+        bool used_up = offset + length >= end;
+        if (!window->at_end && !(is_current(other, buffer) && other->offset == end))
+            read_ahead(slot, used_up ? window : other, buffer, end,
+                       ahead_of(reader, buffer->device->readahead.window_bytes, length));
+        break;
+    }
+    pthread_mutex_unlock(&slot->mutex);
     pthread_mutex_unlock(&reader->mutex);
 }

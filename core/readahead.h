@@ -41,7 +41,8 @@ void readahead_finish(struct readahead *reader, struct buffer *buffer);
  */
 bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t offset,
                      size_t length, const void **bytes, size_t *available);
-void readahead_end(struct readahead *reader);
+/* OFFSET and LENGTH as above: the bytes have been used; what comes next begins to be copied. */
+void readahead_end(struct readahead *reader, struct buffer *buffer, uint64_t offset, size_t length);
 
 /* With the buffer's lock exclusively: waits until no copy for a reader reads its memory. */
 void readahead_wait_all(struct buffer *buffer);

@@ -3,15 +3,33 @@
 #include "core/device_internal.h"
 #include "core/log.h"
 
+/* Threads spread over the stripes in the order in which they first ask. */
+static struct stream_stripe *own_stripe(struct device *device)
+{
+    static _Atomic unsigned int next_stripe;
+    static _Thread_local unsigned int stripe = UINT32_MAX;
+
+    if (stripe == UINT32_MAX)
+        stripe =
+            atomic_fetch_add_explicit(&next_stripe, 1, memory_order_relaxed) % STREAM_POOL_STRIPES;
+    return &device->streams.stripes[stripe];
+}
+
+void stream_pool_init(struct device *device)
+{
+    for (size_t i = 0; i < STREAM_POOL_STRIPES; i++)
+        pthread_mutex_init(&device->streams.stripes[i].mutex, NULL);
+}
+
 errint_t stream_lease(struct device *device, CUstream *stream)
 {
-    struct stream_pool *pool = &device->streams;
+    struct stream_stripe *stripe = own_stripe(device);
 
-    pthread_mutex_lock(&pool->mutex);
-    bool hit = pool->idle_count > 0;
+    pthread_mutex_lock(&stripe->mutex);
+    bool hit = stripe->idle_count > 0;
     if (hit)
-        *stream = pool->idle[--pool->idle_count];
-    pthread_mutex_unlock(&pool->mutex);
+        *stream = stripe->idle[--stripe->idle_count];
+    pthread_mutex_unlock(&stripe->mutex);
     telemetry_add(&device->telemetry, hit ? TELEMETRY_POOL_HITS : TELEMETRY_POOL_MISSES, 1);
     if (hit)
         return 0;
@@ -23,13 +41,13 @@ errint_t stream_lease(struct device *device, CUstream *stream)
 
 void stream_return(struct device *device, CUstream stream)
 {
-    struct stream_pool *pool = &device->streams;
+    struct stream_stripe *stripe = own_stripe(device);
 
-    pthread_mutex_lock(&pool->mutex);
-    bool kept = pool->idle_count < ARRAY_SIZE(pool->idle);
+    pthread_mutex_lock(&stripe->mutex);
+    bool kept = stripe->idle_count < ARRAY_SIZE(stripe->idle);
     if (kept)
-        pool->idle[pool->idle_count++] = stream;
-    pthread_mutex_unlock(&pool->mutex);
+        stripe->idle[stripe->idle_count++] = stream;
+    pthread_mutex_unlock(&stripe->mutex);
     if (!kept)
         device->driver->cuStreamDestroy(stream);
 }
@@ -44,9 +62,11 @@ void stream_quarantine(struct device *device, CUstream stream)
 
 void stream_pool_finish(struct device *device)
 {
-    struct stream_pool *pool = &device->streams;
+    for (size_t i = 0; i < STREAM_POOL_STRIPES; i++) {
+        struct stream_stripe *stripe = &device->streams.stripes[i];
 
-    while (pool->idle_count > 0)
-        device->driver->cuStreamDestroy(pool->idle[--pool->idle_count]);
-    pthread_mutex_destroy(&pool->mutex);
+        while (stripe->idle_count > 0)
+            device->driver->cuStreamDestroy(stripe->idle[--stripe->idle_count]);
+        pthread_mutex_destroy(&stripe->mutex);
+    }
 }

@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "fs/mount.h"
 #include "fs/worker.h"
+
+#define DESCRIPTORS_LEFT 64
 
 /* What is not a worker's reply is a notification, for which any descriptor will do. */
 static ssize_t write_reply(int fd, struct iovec *iov, int count, void *userdata)
@@ -39,11 +42,16 @@ bool channels_begin(struct fuse_session *fuse)
 int channel_open(struct fuse_session *fuse)
 {
     uint32_t connection = (uint32_t)fuse_session_fd(fuse);
-    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    struct rlimit limit;
     int error;
 
     if (fd < 0)
         return -errno;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + DESCRIPTORS_LEFT >= limit.rlim_cur) {
+        close(fd); /* the driver needs some, and programs that share */
+        return -EMFILE;
+    }
     if (ioctl(fd, FUSE_DEV_IOC_CLONE, &connection) == 0)
         return fd;
     error = -errno;

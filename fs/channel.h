@@ -17,7 +17,8 @@ struct fuse_session;
  */
 bool channels_begin(struct fuse_session *fuse);
 
-/* A channel of the session's connection, to be closed by the caller; negative: a negative errno. */
+/* A channel of the session's connection, not blocking; the caller closes it. Or a negative errno.
+ */
 int channel_open(struct fuse_session *fuse);
 
 #endif

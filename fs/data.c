@@ -238,7 +238,7 @@ static bool answer_read_ahead(fuse_req_t req, struct open_file *file, size_t siz
         return false;
     has_read(fs_of(req), file, (uint64_t)offset, length, began_ns);
     fuse_reply_buf(req, bytes, length);
-    readahead_end(&file->readahead);
+    readahead_end(&file->readahead, file->inode->buffer, (uint64_t)offset, size);
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "fs/session.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -30,7 +31,7 @@ struct session {
      * Only as many workers as the load needs are awake, so that a single stream stays in one
      * worker's cache: the kernel wakes idle readers in turn. Asleep: last in, first out.
      */
-    _Atomic int listening;        /* in read, or about to be */
+    _Atomic int idle;             /* waiting for a request; those who receive one are not */
     pthread_mutex_t asleep_mutex; /* covers what follows; a leaf */
     struct worker *asleep;
 
@@ -184,7 +185,7 @@ static void session_end(struct session *session)
         log_error("cannot report the end of the session: %s", strerror(errno));
 }
 
-/* The length of a request; 0: try again; negative: the session has ended. */
+/* The length of a request; 0: there is none now; negative: the session has ended. */
 static ssize_t receive_request(const struct worker *worker, void *bytes, size_t capacity)
 {
     ssize_t length = read(worker->channel, bytes, capacity);
@@ -234,7 +235,7 @@ static void sleep_until_woken(struct session *session, struct worker *worker)
 
 void worker_takes_long(struct worker *worker)
 {
-    if (worker && worker->session && worker->session->listening == 0)
+    if (worker && worker->session && worker->session->idle == 0)
         wake_worker(worker->session);
 }
 
@@ -261,7 +262,7 @@ void session_tick(struct session *session)
     bool waiting = has_requests(session);
     uint64_t received = 0;
 
-    if (session->listening == 0 && waiting)
+    if (session->idle == 0 && waiting)
         wake_worker(session);
     for (unsigned int i = 0; i < session->workers_count; i++)
         received += atomic_load_explicit(&session->workers[i].requests, memory_order_relaxed);
@@ -278,29 +279,28 @@ uint64_t session_held_up_ns(const struct session *session)
 }
 
 /*
- * Before a worker asks for a request. If one is there already, it is not enough that this one
- * comes back for it: another one is to listen meanwhile. If there is none and others listen, time
- * and again, this one is not needed.
+ * Nothing was there for the worker: it waits for a request that may be its own. If others wait too,
+ * time and again, it is not needed, and sleeps.
  */
-static bool is_needed(struct session *session, struct worker *worker)
+static void wait_for_request(struct session *session, struct worker *worker)
 {
-    if (has_requests(session)) {
-        worker->spare_waits = 0;
-        if (session->listening == 0)
-            wake_worker(session);
-        return true;
+    struct pollfd queue = {.fd = worker->channel, .events = POLLIN};
+
+    worker->spare_waits = session->idle == 0 ? 0 : worker->spare_waits + 1;
+    if (worker->spare_waits >= SPARE_WAITS) {
+        sleep_until_woken(session, worker);
+        return;
     }
-    if (session->listening == 0)
-        worker->spare_waits = 0;
-    else
-        worker->spare_waits++;
-    return worker->spare_waits < SPARE_WAITS;
+    session->idle++;
+    poll(&queue, 1, -1);
+    session->idle--;
 }
 
 static void *worker_run(void *data)
 {
     struct worker *worker = data;
     struct session *session = worker->session;
+    bool waited = true;
     errint_t error = device_attach_thread(worker->device);
 
     if (error < 0) {
@@ -322,20 +322,25 @@ static void *worker_run(void *data)
             nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
             continue;
         }
-        if (!is_needed(session, worker)) {
-            sleep_until_woken(session, worker);
+        request.mem = receive_buffer_bytes(buffer, &capacity);
+        length = receive_request(worker, request.mem, capacity);
+        if (length == 0) {
+            wait_for_request(session, worker);
+            waited = true;
             continue;
         }
-        request.mem = receive_buffer_bytes(buffer, &capacity);
-        session->listening++;
-        length = receive_request(worker, request.mem, capacity);
-        session->listening--;
-        if (length == 0)
-            continue;
         if (length < 0) {
             session_end(session);
             break;
         }
+        /* It had been there already: while this one is at it, another one is to listen. */
+        if (!waited) {
+            worker->spare_waits = 0;
+            if (session->idle == 0)
+                wake_worker(session);
+        }
+        waited = false;
+        worker_received(worker, buffer);
         request.size = (size_t)length;
         /* Nobody else writes it. */
         atomic_store_explicit(&worker->requests, worker->requests + 1, memory_order_relaxed);
@@ -368,6 +373,7 @@ static void open_channels(struct session *session)
 {
     int shared = fuse_session_fd(session->fuse);
 
+    fcntl(shared, F_SETFL, fcntl(shared, F_GETFL) | O_NONBLOCK);
     session->report.channels = channels_begin(session->fuse);
     for (unsigned int i = 0; i < session->workers_count; i++) {
         int fd = session->report.channels ? channel_open(session->fuse) : -ENOTSUP;

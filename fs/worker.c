@@ -183,7 +183,6 @@ struct receive_buffer *worker_next_receive_buffer(struct worker *worker)
 {
     unsigned int count = worker->receive_count;
 
-    /* The one used last is in the cache. */
     for (unsigned int i = 0; i < count; i++) {
         unsigned int index = (worker->current + i) % count;
         struct receive_buffer *buffer = &worker->receive[index];
@@ -192,21 +191,22 @@ struct receive_buffer *worker_next_receive_buffer(struct worker *worker)
             continue;
         if (buffer->fence.pending && !upload_fence_is_done(&buffer->fence))
             continue;
-        if (receive_buffer_reclaim(worker->device, buffer)) {
-            worker->current = index;
+        if (receive_buffer_reclaim(worker->device, buffer))
             return buffer;
-        }
     }
     /* All are taken: the one after the current one was taken first. */
     for (unsigned int i = 1; i <= count; i++) {
         unsigned int index = (worker->current + i) % count;
 
-        if (receive_buffer_reclaim(worker->device, &worker->receive[index])) {
-            worker->current = index;
+        if (receive_buffer_reclaim(worker->device, &worker->receive[index]))
             return &worker->receive[index];
-        }
     }
     return NULL;
+}
+
+void worker_received(struct worker *worker, const struct receive_buffer *buffer)
+{
+    worker->current = (unsigned int)(buffer - worker->receive);
 }
 
 void *receive_buffer_bytes(const struct receive_buffer *buffer, size_t *capacity)

@@ -64,10 +64,14 @@ void worker_finish(struct worker *worker);
 void worker_set_current(struct worker *worker);
 
 /*
- * A receive buffer that no upload reads, waiting for one if needed; it is the current one then.
+ * A receive buffer that no upload reads, waiting for one if needed; the one that was received into
+ * last, if it may be: that is in the cache.
  * NULL: an unproven upload took the last one, and there is no memory for another one now.
  */
 struct receive_buffer *worker_next_receive_buffer(struct worker *worker);
+
+/* A request was received into it. */
+void worker_received(struct worker *worker, const struct receive_buffer *buffer);
 
 /* Where a request is to be read to, and how much fits. */
 void *receive_buffer_bytes(const struct receive_buffer *buffer, size_t *capacity);

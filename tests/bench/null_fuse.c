@@ -68,7 +68,7 @@ static struct {
     bool io_uring;
 } options = {.max_write_bytes = MIB, .max_background = 128};
 
-static _Atomic int listening;
+static _Atomic int idle;
 static _Atomic bool ended;
 static pthread_mutex_t asleep_mutex = PTHREAD_MUTEX_INITIALIZER; /* covers asleep */
 static struct worker *asleep;
@@ -473,7 +473,7 @@ static ssize_t read_request(int fd, void *bytes, size_t capacity, void *userdata
 static int open_channel(void)
 {
     uint32_t connection = (uint32_t)fuse_session_fd(session);
-    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    int fd = open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK);
 
     if (fd >= 0 && ioctl(fd, FUSE_DEV_IOC_CLONE, &connection) == 0)
         return fd;
@@ -483,13 +483,6 @@ static int open_channel(void)
 }
 
 /* -- workers ----------------------------------------------------------------------------------- */
-
-static bool has_requests(void)
-{
-    struct pollfd queue = {.fd = fuse_session_fd(session), .events = POLLIN};
-
-    return poll(&queue, 1, 0) != 0;
-}
 
 static void wake_worker(void)
 {
@@ -515,37 +508,45 @@ static void sleep_until_woken(struct worker *worker)
     worker->spare_waits = 0;
 }
 
-static bool is_needed(struct worker *worker)
+static void wait_for_request(struct worker *worker)
 {
-    if (has_requests()) {
-        worker->spare_waits = 0;
-        if (listening == 0)
-            wake_worker();
-        return true;
+    struct pollfd queue = {.fd = worker->channel, .events = POLLIN};
+
+    worker->spare_waits = idle == 0 ? 0 : worker->spare_waits + 1;
+    if (worker->spare_waits >= SPARE_WAITS) {
+        sleep_until_woken(worker);
+        return;
     }
-    worker->spare_waits = listening == 0 ? 0 : worker->spare_waits + 1;
-    return worker->spare_waits < SPARE_WAITS;
+    idle++;
+    poll(&queue, 1, -1);
+    idle--;
 }
 
 static void *run_worker(void *data)
 {
     struct worker *worker = data;
     struct fuse_buf request = {.mem = worker->receive};
+    bool waited = true;
 
     current = worker;
     while (!ended) {
-        if (!is_needed(worker)) {
-            sleep_until_woken(worker);
+        ssize_t length = read(worker->channel, request.mem, receive_bytes);
+
+        if (length < 0 && errno == EAGAIN) {
+            wait_for_request(worker);
+            waited = true;
             continue;
         }
-        listening++;
-        ssize_t length = read(worker->channel, request.mem, receive_bytes);
-        int error = errno;
-        listening--;
-        if (length < 0 && (error == EINTR || error == EAGAIN || error == ENOENT))
+        if (length < 0 && (errno == EINTR || errno == ENOENT))
             continue;
         if (length <= 0)
             break;
+        if (!waited) {
+            worker->spare_waits = 0;
+            if (idle == 0)
+                wake_worker();
+        }
+        waited = false;
         request.size = (size_t)length;
         fuse_session_process_buf(session, &request);
     }
@@ -585,6 +586,9 @@ static int serve(void)
     reply_bytes = MAX(options.max_write_bytes, MIB) + PAGE_BYTES;
     receive_bytes = MAX(options.max_write_bytes, MIB) + 2 * PAGE_BYTES;
     static const struct fuse_custom_io io = {.writev = write_reply, .read = read_request};
+    int shared = fuse_session_fd(session);
+    if (!options.io_uring)
+        fcntl(shared, F_SETFL, fcntl(shared, F_GETFL) | O_NONBLOCK);
     bool channels =
         !options.io_uring && fuse_session_custom_io(session, &io, fuse_session_fd(session)) == 0;
     for (; started < MIN(count, WORKERS_MAX); started++) {

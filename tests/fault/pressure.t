@@ -78,7 +78,7 @@ if grep -q __asan_init "$RESIDENTFS"; then
     skip "host memory with a sanitizer"
 else
     each=$((($(anonymous) - empty) * 1024 / many))
-    between "… take host memory of the daemon, in bytes each" $each 1 128
+    between "… take host memory of the daemon, in bytes each" $each 1 256
     diag "$each bytes each"
 fi
 is "a process that may open no more is told, and has the rest" \

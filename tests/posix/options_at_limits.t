@@ -30,6 +30,7 @@ least='
     budget=1
     cache=off
     direct_threshold=4KiB
+    readahead=0
     emulated_memory=16MiB
     entry_timeout=0
     flush_interval=0
@@ -65,6 +66,7 @@ mounted most '
     budget=100%
     cache=on
     direct_threshold=64MiB
+    readahead=64MiB
     emulated_memory=1TiB
     entry_timeout=1000000000
     flush_interval=60000

@@ -136,7 +136,8 @@ static void test_defaults(void **state)
     assert_int_equal(conf.staging_bytes, 64 * MIB);
     assert_int_equal(conf.streams, 4);
     assert_int_equal(conf.flush_interval_ms, 5);
-    assert_int_equal(conf.direct_threshold_bytes, 64 * KIB);
+    assert_int_equal(conf.direct_threshold_bytes, 256 * KIB);
+    assert_int_equal(conf.readahead_bytes, 1 * MIB);
     assert_int_equal(conf.allow_other, CONF_SWITCH_AUTO);
     assert_int_equal(conf_allows_other(&conf), geteuid() == 0);
     assert_int_equal(conf.uid, getuid());
@@ -300,6 +301,10 @@ static void test_limits(void **state)
         {"direct_threshold=4095", false},
         {"direct_threshold=64MiB", true},
         {"direct_threshold=67108865", false},
+        {"readahead=0", true},
+        {"readahead=64MiB", true},
+        {"readahead=67108865", false},
+        {"readahead=-1", false},
         {"scrub=off", true},
         {"scrub=on", true},
         {"scrub=auto", false},

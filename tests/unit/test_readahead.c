@@ -78,7 +78,7 @@ static ssize_t read_through(struct readahead *reader, struct buffer *buffer, uin
     if (!*ahead)
         return buffer_read(buffer, offset, bytes, length);
     memcpy(bytes, found, available);
-    readahead_end(reader);
+    readahead_end(reader, buffer, offset, length);
     return (ssize_t)available;
 }
 
