@@ -309,9 +309,9 @@ bool readahead_begin(struct readahead *reader, struct buffer *buffer, uint64_t o
         pthread_mutex_lock(&slot->mutex);
         if (buffer_usable(buffer) == 0)
             window = search(slot, reader, buffer, offset, length);
-        size_t ahead = ahead_of(reader, limit, length);
-        if (!window && in_a_row && ahead > length)
-            read_ahead(slot, &slot->windows[0], buffer, reader->next, ahead);
+        if (!window && in_a_row && reader->run >= 2 * length)
+            read_ahead(slot, &slot->windows[0], buffer, reader->next,
+                       ahead_of(reader, limit, length));
         bool usable = slot->memory.bytes;
         pthread_mutex_unlock(&slot->mutex);
         if (!usable) { /* quarantined */

@@ -122,6 +122,11 @@ static void a_sequential_reader_is_served_ahead_and_a_single_read_moves_its_own_
     /* Of the rest of the file, each byte once. */
     readahead_finish(&reader, buffer);
     assert_int_equal(counter(device, TELEMETRY_D2H_BYTES), 2 * MIB + 1000);
+    /* Reads as large as a window. */
+    readahead_init(&reader);
+    at = 0;
+    assert_int_equal(read_on(&reader, buffer, &at, 48, WINDOW_BYTES), 46);
+    readahead_finish(&reader, buffer);
     buffer_destroy(buffer);
     fixture_close(device);
 }
