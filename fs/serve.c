@@ -257,8 +257,8 @@ enum conf_exit serve(const struct conf *conf, struct startup *startup)
         startup_failed(startup, message);
         return CONF_EXIT_FAILURE;
     }
-    privileges_drop();
     log_start(&service);
+    privileges_drop();
     if (startup_succeeded(startup))
         result = wait_for_end(&service, startup);
     else

@@ -24,8 +24,8 @@ status_of() { echo $((0x$(sed -n "s/^$1:\t//p" "/proc/$2/status"))); }
 count_threads() { find "/proc/$daemon_pid/task" -mindepth 1 -maxdepth 1 | wc -l; }
 # mount_and_start: not only mounted, but past its start.
 mount_and_start() {
-    must_mount "$@"
-    wait_for "grep -q 'mounted on' '$daemon_stderr'" 10
+    must_mount -o log_level=debug "$@"
+    wait_for "grep -q 'debug: capabilities: ' '$daemon_stderr'" 10
 }
 # wrong: the threads of the daemon that have other privileges than they should.
 wrong() {
@@ -45,7 +45,7 @@ wrong() {
     done
 }
 
-mount_and_start -o log_level=debug
+mount_and_start
 like "the log says what is kept" "$(cat "$mnt/.resident/log")" 'debug: capabilities: .*kept for unmounting: CAP_SYS_ADMIN'
 unlike "… and of nothing that could not be dropped" "$(cat "$mnt/.resident/log")" 'could not drop'
 is "in the foreground: the main thread can unmount, the others nothing" "$(wrong)" ""

@@ -62,7 +62,7 @@ for size in 300000 5M; do
     sharer open f O_RDWR : ffill 0 0 $size 2
     said "… and the other way round" b same "sync 0 : check m0 0 $size 2"
     fsop truncate f 0
-    said "truncated to nothing: zeros" b same "check m0 0 $size zero"
+    said "truncated to nothing: zeros" b same "sync 0 : check m0 0 $size zero"
     refused "… remap finds nothing" b ENODATA remap 0
     said "… and the mapping stays" b "$bytes" length 0
     sharer open f O_RDWR : ffill 0 0 $size 3
