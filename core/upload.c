@@ -165,10 +165,16 @@ static bool is_due(const struct upload_queue *queue)
 /* A submission that is due is left to who comes next while it would have to wait. */
 static void submit_if_due(struct upload_queue *queue)
 {
+    struct staging_block *next = NULL;
+
     if (queue->device->options.flush_interval_ms == 0)
         upload_wait_turn(queue);
-    if (is_due(queue) && upload_is_turn(queue))
-        upload_submit(queue, NULL); /* the bytes were accepted: a failure is a deferred one */
+    if (!is_due(queue) || !upload_is_turn(queue))
+        return;
+    /* Without other staging, there would soon be none left to gather into meanwhile. */
+    if (upload_batch_room(queue->batch) < queue->block_bytes / 4)
+        upload_find_block(queue, false, &next);
+    upload_submit(queue, next); /* the bytes were accepted: a failure is a deferred one */
 }
 
 /*

@@ -85,7 +85,6 @@ static struct upload_batch *close_batch(struct upload_queue *queue)
         closed->intervals[i].target->submitted = queue->submitted.sequence;
         closed->intervals[i].target->pending_bytes = 0;
     }
-    queue->active->mark = queue->submitted;
     queue->in_flight = true;
     return closed;
 }
