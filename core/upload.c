@@ -179,24 +179,25 @@ static void submit_if_due(struct upload_queue *queue)
 
 /*
  * Copies to what was reserved in the batch, without the mutex: who closes the batch waits for that.
- * The target's buffer is locked, so it is still there.
+ * The target's buffer is locked, so it is still there. RELOCK: the mutex is taken again.
  */
 static void copy_aside(struct upload_queue *queue, unsigned char *to, const void *from,
-                       size_t length)
+                       size_t length, bool relock)
 {
     struct upload_batch *batch = queue->batch;
 
     pthread_mutex_unlock(&queue->mutex);
     memcpy(to, from, length);
     upload_batch_copied(batch);
-    pthread_mutex_lock(&queue->mutex);
+    if (relock)
+        pthread_mutex_lock(&queue->mutex);
 }
 
 errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *target,
                              struct upload_place place, const void *bytes, size_t length)
 {
     const unsigned char *from = bytes;
-    bool wake = false;
+    bool wake = false, locked = true;
 
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
@@ -223,17 +224,21 @@ errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *t
         upload_target_list(queue, target, place.offset, part);
         target->pending_bytes += part;
         if (aside) {
-            copy_aside(queue, aside, from, part);
-            err = length > part ? target_ready(queue, target) : 0;
+            locked = length > part || is_due(queue);
+            copy_aside(queue, aside, from, part, locked);
+            if (length > part)
+                err = target_ready(queue, target);
         }
         from += part;
         place.address += part;
         place.offset += part;
         length -= part;
     }
-    if (err == 0)
-        submit_if_due(queue);
-    pthread_mutex_unlock(&queue->mutex);
+    if (locked) {
+        if (err == 0)
+            submit_if_due(queue);
+        pthread_mutex_unlock(&queue->mutex);
+    }
     telemetry_add(&queue->device->telemetry, TELEMETRY_UPLOAD_REQUESTS, 1);
     if (wake)
         device_wake_flusher(queue->device);
