@@ -7,6 +7,7 @@
 #define STAGING_BLOCK_MIN_BYTES (64 * KIB)
 #define STAGING_BLOCKS_MIN      2
 #define SUBMIT_BYTES            (512 * KIB) /* gathered bytes that are submitted without waiting */
+#define COPY_ASIDE_BYTES        (16 * KIB)  /* so long a part is copied without the mutex */
 
 void upload_target_init(struct upload_target *target, struct upload_queue *queue, uint64_t id)
 {
@@ -37,76 +38,6 @@ static void event_give(struct upload_queue *queue, CUevent event)
         queue->device->driver->cuEventDestroy(event);
 }
 
-/* -- submitting -------------------------------------------------------------------------------- */
-
-static CUresult submit_as_batch(struct upload_queue *queue)
-{
-    const struct upload_batch *batch = &queue->batch;
-    CUdeviceptr destinations[UPLOAD_BATCH_INTERVALS], sources[UPLOAD_BATCH_INTERVALS];
-    size_t sizes[UPLOAD_BATCH_INTERVALS], attribute_start = 0, failed = 0;
-    CUmemcpyAttributes attributes = {.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
-
-    for (size_t i = 0; i < batch->count; i++) {
-        destinations[i] = batch->intervals[i].address;
-        sources[i] = (CUdeviceptr)(uintptr_t)batch->intervals[i].bytes;
-        sizes[i] = batch->intervals[i].length;
-    }
-    return queue->device->driver->cuMemcpyBatchAsync(destinations, sources, sizes, batch->count,
-                                                     &attributes, &attribute_start, 1, &failed,
-                                                     queue->stream);
-}
-
-/* Submits what was gathered. On failure the affected targets are told. */
-static errint_t submit_pending(struct upload_queue *queue)
-{
-    const struct driver *driver = queue->device->driver;
-    struct upload_batch *batch = &queue->batch;
-    CUresult result = CUDA_SUCCESS;
-    const char *call = "cuMemcpyHtoDAsync";
-    size_t done = 0;
-
-    if (batch->count == 0)
-        return 0;
-    /* The copies of a batch run in any order: only where no two of them overlap. */
-    if (batch->count > 1 && driver->cuMemcpyBatchAsync && !upload_batch_overlaps(batch)) {
-        call = "cuMemcpyBatchAsync";
-        result = submit_as_batch(queue);
-        done = result == CUDA_SUCCESS ? batch->count : 0;
-    } else {
-        for (; done < batch->count && result == CUDA_SUCCESS; done += result == CUDA_SUCCESS)
-            result = driver->cuMemcpyHtoDAsync(batch->intervals[done].address,
-                                               batch->intervals[done].bytes,
-                                               batch->intervals[done].length, queue->stream);
-    }
-    queue->submitted.sequence++;
-    for (size_t i = 0; i < batch->count; i++) {
-        struct upload_interval *interval = &batch->intervals[i];
-        interval->target->submitted = queue->submitted.sequence;
-        interval->target->pending_bytes = 0;
-        if (i < done) {
-            queue->submitted.bytes += interval->length;
-            queue->submitted.operations++;
-        }
-    }
-    if (queue->active)
-        queue->active->mark = queue->submitted;
-    if (result != CUDA_SUCCESS) {
-        bool unproven;
-        for (size_t i = done; i < batch->count; i++) {
-            struct upload_target *target = batch->intervals[i].target;
-            bool seen = false;
-            for (size_t j = done; j < i && !seen; j++)
-                seen = batch->intervals[j].target == target;
-            if (!seen)
-                upload_target_failed(queue, target, driver_error_name(driver, result));
-        }
-        upload_batch_clear(batch);
-        return upload_queue_failed(queue, result, call, false, &unproven);
-    }
-    upload_batch_clear(batch);
-    return 0;
-}
-
 /* -- public ------------------------------------------------------------------------------------ */
 
 errint_t upload_queue_create(struct device *device, uint64_t staging_bytes,
@@ -121,12 +52,21 @@ errint_t upload_queue_create(struct device *device, uint64_t staging_bytes,
         MAX(MIN(staging_bytes / 4, STAGING_BLOCK_MAX_BYTES), STAGING_BLOCK_MIN_BYTES), 4 * KIB);
     queue->block_limit = MAX(staging_bytes / queue->block_bytes, STAGING_BLOCKS_MIN);
     queue->blocks = calloc(queue->block_limit, sizeof(*queue->blocks));
-    if (!queue->blocks || upload_batch_init(&queue->batch) < 0) {
+    queue->batch = &queue->batches[0];
+    if (!queue->blocks || upload_batch_init(&queue->batches[0]) < 0 ||
+        upload_batch_init(&queue->batches[1]) < 0) {
+        upload_batch_finish(&queue->batches[0]);
         free(queue->blocks);
         free(queue);
         return -ENOMEM;
     }
-    pthread_mutex_init(&queue->mutex, NULL);
+    /* It is held for so short a time that spinning is cheaper than sleeping. */
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ADAPTIVE_NP);
+    pthread_mutex_init(&queue->mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    pthread_cond_init(&queue->idle, NULL);
     upload_open_stream(queue);
     if (!queue->stream) {
         upload_queue_destroy(queue);
@@ -149,7 +89,9 @@ void upload_queue_destroy(struct upload_queue *queue)
         driver->cuEventDestroy(queue->idle_events[--queue->idle_event_count]);
     if (queue->stream)
         driver->cuStreamDestroy(queue->stream);
-    upload_batch_finish(&queue->batch);
+    upload_batch_finish(&queue->batches[0]);
+    upload_batch_finish(&queue->batches[1]);
+    pthread_cond_destroy(&queue->idle);
     pthread_mutex_destroy(&queue->mutex);
     free(queue->blocks);
     free(queue);
@@ -165,6 +107,20 @@ static errint_t queue_ready(struct upload_queue *queue)
     return queue->stream ? 0 : -EIO;
 }
 
+static errint_t target_ready(struct upload_queue *queue, const struct upload_target *target)
+{
+    return atomic_load(&target->failed) ? -EIO : queue_ready(queue);
+}
+
+/* Submits what was gathered. Nothing is in flight when it returns, as after upload_wait_idle. */
+static errint_t submit_pending(struct upload_queue *queue)
+{
+    upload_wait_turn(queue);
+    errint_t err = upload_submit(queue, NULL);
+    upload_wait_idle(queue);
+    return err;
+}
+
 /*
  * Submits what was gathered, so that something of TARGET can come after it. Failures of uploads are
  * told to those who wrote them and keep nobody else from going on.
@@ -172,51 +128,128 @@ static errint_t queue_ready(struct upload_queue *queue)
 static errint_t make_way(struct upload_queue *queue, struct upload_target *target)
 {
     submit_pending(queue);
-    return atomic_load(&target->failed) ? -EIO : queue_ready(queue);
+    return target_ready(queue, target);
+}
+
+/* The staging is used up: gets other. Others may have done so, and taken it: look again. */
+static errint_t make_room(struct upload_queue *queue, struct upload_target *target)
+{
+    struct staging_block *block;
+
+    if (upload_wait_turn(queue))
+        return target_ready(queue, target);
+    bool empty = queue->batch->count == 0;
+    if (empty && !upload_retire_block(queue))
+        return target_ready(queue, target);
+    errint_t err = upload_find_block(queue, empty, &block);
+    if (err < 0)
+        return err;
+    /* The device gets what there is before anybody waits for it. */
+    if (queue->batch->count > 0)
+        upload_submit(queue, block);
+    else if (block)
+        upload_use_block(queue, block);
+    return target_ready(queue, target);
+}
+
+/* Without waiting for more. */
+static bool is_due(const struct upload_queue *queue)
+{
+    const struct upload_batch *batch = queue->batch;
+
+    return batch->count > 0 &&
+           (queue->device->options.flush_interval_ms == 0 ||
+            batch->base + batch->used - batch->intervals[0].bytes >= (ptrdiff_t)SUBMIT_BYTES);
+}
+
+/* A submission that is due is left to who comes next while it would have to wait. */
+static void submit_if_due(struct upload_queue *queue)
+{
+    struct staging_block *next = NULL;
+
+    if (queue->device->options.flush_interval_ms == 0)
+        upload_wait_turn(queue);
+    if (!is_due(queue) || !upload_is_turn(queue))
+        return;
+    /* Without other staging, there would soon be none left to gather into meanwhile. */
+    if (upload_batch_room(queue->batch) < queue->block_bytes / 4)
+        upload_find_block(queue, false, &next);
+    upload_submit(queue, next); /* the bytes were accepted: a failure is a deferred one */
+}
+
+/*
+ * Copies to what was reserved in the batch, without the mutex: who closes the batch waits for that.
+ * The target's buffer is locked, so it is still there. RELOCK: the mutex is taken again.
+ */
+static void copy_aside(struct upload_queue *queue, unsigned char *to, const void *from,
+                       size_t length, bool relock)
+{
+    struct upload_batch *batch = queue->batch;
+
+    pthread_mutex_unlock(&queue->mutex);
+    memcpy(to, from, length);
+    upload_batch_copied(batch);
+    if (relock)
+        pthread_mutex_lock(&queue->mutex);
 }
 
 errint_t upload_queue_gather(struct upload_queue *queue, struct upload_target *target,
                              struct upload_place place, const void *bytes, size_t length)
 {
     const unsigned char *from = bytes;
-    bool wake = false;
+    bool wake = false, locked = true;
 
     pthread_mutex_lock(&queue->mutex);
     errint_t err = queue_ready(queue);
     while (length > 0 && err == 0) {
-        size_t room = upload_batch_room(&queue->batch);
+        struct upload_batch *batch = queue->batch;
+        size_t room = upload_batch_room(batch), part = MIN(length, room);
+        unsigned char *aside = NULL;
         /* A small write is not cut in two for the sake of the end of a block. */
         if (room == 0 || (room < length && length <= queue->block_bytes / 8)) {
-            err = make_way(queue, target);
-            if (err == 0)
-                err = upload_next_block(queue);
+            err = make_room(queue, target);
             continue;
         }
-        size_t part = MIN(length, room);
-        wake = wake || queue->batch.count == 0;
-        if (queue->batch.count == 0)
+        bool first = batch->count == 0;
+        if (part >= COPY_ASIDE_BYTES)
+            aside = upload_batch_reserve(batch, target, place.extent_id, place.address, part);
+        if (!aside &&
+            !upload_batch_add(batch, target, place.extent_id, place.address, from, part)) {
+            err = make_way(queue, target);
+            continue;
+        }
+        if (first)
             queue->oldest_pending_ns = monotonic_ns();
-        if (!upload_batch_add(&queue->batch, target, place.extent_id, place.address, from, part)) {
-            err = make_way(queue, target);
-            continue;
-        }
+        wake = wake || first;
         upload_target_list(queue, target, place.offset, part);
         target->pending_bytes += part;
+        if (aside) {
+            locked = length > part || is_due(queue);
+            copy_aside(queue, aside, from, part, locked);
+            if (length > part)
+                err = target_ready(queue, target);
+        }
         from += part;
         place.address += part;
         place.offset += part;
         length -= part;
     }
-    if (err == 0 && queue->batch.count > 0 &&
-        (queue->device->options.flush_interval_ms == 0 ||
-         queue->batch.base + queue->batch.used - queue->batch.intervals[0].bytes >=
-             (ptrdiff_t)SUBMIT_BYTES))
-        submit_pending(queue); /* the bytes were accepted: a failure is a deferred one */
+    if (locked) {
+        if (err == 0)
+            submit_if_due(queue);
+        pthread_mutex_unlock(&queue->mutex);
+    }
     telemetry_add(&queue->device->telemetry, TELEMETRY_UPLOAD_REQUESTS, 1);
-    pthread_mutex_unlock(&queue->mutex);
     if (wake)
         device_wake_flusher(queue->device);
     return err;
+}
+
+/* For all that uses or judges the stream. */
+static void lock_idle(struct upload_queue *queue)
+{
+    pthread_mutex_lock(&queue->mutex);
+    upload_wait_idle(queue);
 }
 
 /* Counts an operation that was just submitted to the stream. */
@@ -235,7 +268,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     CUresult result;
     bool unproven = false;
 
-    pthread_mutex_lock(&queue->mutex);
+    lock_idle(queue);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
         err = make_way(queue, target);
@@ -277,7 +310,7 @@ errint_t upload_queue_zero(struct upload_queue *queue, struct upload_target *tar
 
     if (length == 0)
         return 0;
-    pthread_mutex_lock(&queue->mutex);
+    lock_idle(queue);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
         err = make_way(queue, target);
@@ -303,7 +336,7 @@ errint_t upload_queue_copy(struct upload_queue *queue, struct upload_target *tar
 
     if (length == 0)
         return 0;
-    pthread_mutex_lock(&queue->mutex);
+    lock_idle(queue);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
         err = make_way(queue, target);
@@ -363,14 +396,14 @@ errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *ta
 
     if (target && !atomic_load(&target->dirty))
         return 0;
-    pthread_mutex_lock(&queue->mutex);
+    lock_idle(queue);
     if (device_is_lost(queue->device)) {
         /* Nothing will complete any more: what is listed is lost, and its memory with it. */
         if (queue->dirty_targets)
             upload_queue_quarantine(queue, "the device is lost");
         err = -EIO;
     } else {
-        if (target ? target->pending_bytes > 0 : queue->batch.count > 0)
+        if (target ? target->pending_bytes > 0 : queue->batch->count > 0)
             err = submit_pending(queue);
         uint64_t wanted = target ? target->submitted : queue->submitted.sequence;
         if (queue->stream && wanted > queue->proven.sequence) {
@@ -387,8 +420,8 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
 {
     bool unproven = false;
 
-    pthread_mutex_lock(&queue->mutex);
-    uint64_t errors = atomic_load(&target->error_count);
+    uint64_t errors = atomic_load(&target->error_count); /* before anything is waited for */
+    lock_idle(queue);
     errint_t err = queue_ready(queue);
     if (err == 0 && target->pending_bytes > 0)
         err = make_way(queue, target);
@@ -413,9 +446,13 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
 
 void upload_queue_drop_pending(struct upload_queue *queue, struct upload_target *target)
 {
+    /*
+     * Right while a batch is in flight, too: it is not this one, and the target stays listed until
+     * its copies are proven. Nobody copies to what is dropped: the buffer is locked by its owner.
+     */
     pthread_mutex_lock(&queue->mutex);
     if (target->pending_bytes > 0) {
-        upload_batch_drop(&queue->batch, target);
+        upload_batch_drop(queue->batch, target);
         target->pending_bytes = 0;
         if (target->submitted <= queue->proven.sequence)
             upload_target_unlist(target);
@@ -427,9 +464,9 @@ bool upload_queue_tick(struct upload_queue *queue, uint64_t max_wait_ns)
 {
     bool unproven;
 
-    pthread_mutex_lock(&queue->mutex);
+    lock_idle(queue);
     if (!device_is_lost(queue->device) && queue->stream) {
-        if (queue->batch.count > 0 && monotonic_ns() - queue->oldest_pending_ns >= max_wait_ns)
+        if (queue->batch->count > 0 && monotonic_ns() - queue->oldest_pending_ns >= max_wait_ns)
             submit_pending(queue);
         if (queue->stream && queue->submitted.sequence > queue->proven.sequence) {
             CUresult result = queue->device->driver->cuStreamQuery(queue->stream);
@@ -440,7 +477,7 @@ bool upload_queue_tick(struct upload_queue *queue, uint64_t max_wait_ns)
         }
     }
     bool more = !device_is_lost(queue->device) &&
-                (queue->batch.count > 0 || queue->submitted.sequence > queue->proven.sequence);
+                (queue->batch->count > 0 || queue->submitted.sequence > queue->proven.sequence);
     pthread_mutex_unlock(&queue->mutex);
     return more;
 }

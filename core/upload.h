@@ -8,8 +8,10 @@
  * completion is unproven: stream, staging and the memory of all buffers with unproven copies are
  * quarantined, and the queue goes on with a new stream.
  *
- * One mutex a queue; it is held while submitting, never while waiting for a fence (except when the
- * queue's staging is used up: then its writers wait).
+ * One mutex a queue. It is held neither while a batch is handed to the driver, nor while long parts
+ * are copied to staging, nor while a fence is waited for (except when the queue's staging is used
+ * up: then its writers wait). What is submitted by itself is so with the mutex held, while no batch
+ * is on its way: see core/upload_internal.h.
  */
 #ifndef RESIDENTFS_CORE_UPLOAD_H
 #define RESIDENTFS_CORE_UPLOAD_H

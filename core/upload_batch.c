@@ -80,6 +80,8 @@ static bool collapse_once(struct upload_batch *batch)
     uint64_t p_end = interval_end(p), l_end = interval_end(l);
     if (l->address == p_end) {
         p->length += l->length;
+    } else if (!upload_batch_is_whole(batch)) {
+        return false; /* somebody copies to what would be moved or overwritten */
     } else if (l->address >= p->address) {
         if (l->length > UPLOAD_BATCH_MOVE_BYTES)
             return false;
@@ -100,7 +102,10 @@ static bool collapse_once(struct upload_batch *batch)
     return true;
 }
 
-/* Merges the write into the last interval, which it touches. False: no room, or too much to move.*/
+/*
+ * Merges the write into the last interval, which it touches. False: no room, too much to move, or
+ * bytes that somebody still copies are in the way.
+ */
 static bool merge_into_last(struct upload_batch *batch, uint64_t address, const void *bytes,
                             size_t length)
 {
@@ -108,6 +113,8 @@ static bool merge_into_last(struct upload_batch *batch, uint64_t address, const 
     uint64_t end = address + length, last_end = interval_end(last);
     size_t room = upload_batch_room(batch);
 
+    if (address != last_end && !upload_batch_is_whole(batch))
+        return false;
     if (address >= last->address) {
         size_t grown = end > last_end ? (size_t)(end - last_end) : 0;
         if (grown > room)
@@ -152,6 +159,40 @@ bool upload_batch_add(struct upload_batch *batch, struct upload_target *target, 
     batch->used += length;
     batch->intervals[batch->count++] = added;
     return true;
+}
+
+unsigned char *upload_batch_reserve(struct upload_batch *batch, struct upload_target *target,
+                                    uint64_t extent_id, uint64_t address, size_t length)
+{
+    struct upload_interval added = {
+        .target = target, .extent_id = extent_id, .address = address, .length = length};
+    struct upload_interval *last = batch->count > 0 ? &batch->intervals[batch->count - 1] : NULL;
+
+    if (length == 0 || length > upload_batch_room(batch))
+        return NULL;
+    added.bytes = batch->base + batch->used;
+    if (last && (!mergeable(last, &added) || !is_at_tail(batch, last)))
+        last = NULL;
+    if (last && address == interval_end(last)) {
+        last->length += length;
+    } else {
+        if ((last && upload_batch_is_whole(batch)) || batch->count == UPLOAD_BATCH_INTERVALS)
+            return NULL;
+        batch->intervals[batch->count++] = added;
+    }
+    batch->used += length;
+    atomic_fetch_add_explicit(&batch->copying, 1, memory_order_relaxed);
+    return added.bytes;
+}
+
+void upload_batch_copied(struct upload_batch *batch)
+{
+    atomic_fetch_sub_explicit(&batch->copying, 1, memory_order_release);
+}
+
+bool upload_batch_is_whole(const struct upload_batch *batch)
+{
+    return atomic_load_explicit(&batch->copying, memory_order_acquire) == 0;
 }
 
 static int compare_addresses(const void *a, const void *b)

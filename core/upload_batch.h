@@ -5,9 +5,14 @@
  * replaces it), and the tail then collapses backwards while it touches. Gaps are never bridged and
  * the order of intervals is never changed. Pure data: no driver call, no lock, no allocation after
  * upload_batch_init.
+ *
+ * The caller sees to it that one thread at a time uses a batch. Only the bytes of what was reserved
+ * are copied while others go on; until they are there, nothing in staging is moved or overwritten.
  */
 #ifndef RESIDENTFS_CORE_UPLOAD_BATCH_H
 #define RESIDENTFS_CORE_UPLOAD_BATCH_H
+
+#include <stdatomic.h>
 
 #include "core/util.h"
 
@@ -30,9 +35,10 @@ struct upload_interval {
 struct upload_batch {
     struct upload_interval *intervals; /* UPLOAD_BATCH_INTERVALS of them; owned */
     size_t count;
-    unsigned char *base; /* staging; borrowed */
-    size_t used;         /* bytes of it that are taken, by this batch or before it */
-    size_t capacity;     /* bytes of it */
+    unsigned char *base;    /* staging; borrowed */
+    size_t used;            /* bytes of it that are taken, by this batch or before it */
+    size_t capacity;        /* bytes of it */
+    _Atomic size_t copying; /* reservations whose bytes are not there yet */
 };
 
 /* 0 or -ENOMEM. Starts without staging: nothing can be added before upload_batch_set_staging. */
@@ -50,6 +56,17 @@ void upload_batch_set_staging(struct upload_batch *batch, unsigned char *base, s
  */
 bool upload_batch_add(struct upload_batch *batch, struct upload_target *target, uint64_t extent_id,
                       uint64_t address, const void *bytes, size_t length);
+
+/*
+ * The same for bytes that the caller copies to where the result says, before upload_batch_copied.
+ * NULL, and nothing changed: there is no room, or upload_batch_add would merge it.
+ */
+unsigned char *upload_batch_reserve(struct upload_batch *batch, struct upload_target *target,
+                                    uint64_t extent_id, uint64_t address, size_t length);
+/* From any thread, whoever uses the batch meanwhile. */
+void upload_batch_copied(struct upload_batch *batch);
+/* Whether all that was reserved is there. From any thread. */
+bool upload_batch_is_whole(const struct upload_batch *batch);
 
 /* Forgets the intervals; their staging stays taken until upload_batch_set_staging. */
 void upload_batch_clear(struct upload_batch *batch);

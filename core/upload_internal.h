@@ -1,7 +1,13 @@
 /*
- * What the files of the upload queue share: upload.c submits and waits, upload_proof.c knows what
- * is proven and what failed, upload_staging.c gives the batch its staging. For all functions here
- * the queue's mutex is held.
+ * What the files of the upload queue share: upload.c gathers, copies and waits, upload_submit.c
+ * hands batches to the driver, upload_proof.c knows what is proven and what failed,
+ * upload_staging.c gives the batch its staging. For all functions here the queue's mutex is held;
+ * upload_wait_idle, upload_wait_turn, upload_submit and upload_event_waited may let go of it
+ * meanwhile.
+ *
+ * A batch is submitted without the mutex, one at a time, while others gather into the other one.
+ * Meanwhile (in_flight) its operation counts as submitted although it is not in the stream yet: so
+ * whatever uses the stream, or judges it, comes after upload_wait_idle.
  */
 #ifndef RESIDENTFS_CORE_UPLOAD_INTERNAL_H
 #define RESIDENTFS_CORE_UPLOAD_INTERNAL_H
@@ -23,10 +29,15 @@ struct upload_queue {
     pthread_mutex_t mutex; /* covers what follows */
     CUstream stream;       /* NULL: none could be had after a quarantine */
     struct upload_mark submitted, proven;
-    struct upload_batch batch;
+    struct upload_batch batches[2], *batch; /* the one that is gathered into */
     uint64_t oldest_pending_ns;
     struct upload_target *dirty_targets;
     uint64_t fence_failures; /* how often a copy failed after it was submitted */
+
+    bool in_flight;       /* the other batch is being handed to the driver */
+    unsigned int waiting; /* threads in upload_wait_idle: they come before the next submission */
+    unsigned int failing; /* threads that know of a failure of the stream, and wait to handle it */
+    pthread_cond_t idle;  /* in_flight, waiting or failing went down */
 
     struct staging_block *blocks; /* block_limit of them, block_count in use */
     size_t block_count;
@@ -35,6 +46,23 @@ struct upload_queue {
     CUevent idle_events[IDLE_EVENTS];
     size_t idle_event_count;
 };
+
+/* -- upload_submit.c --------------------------------------------------------------------------- */
+
+/* Waits until nothing is in flight, so that the stream may be used and judged. */
+void upload_wait_idle(struct upload_queue *queue);
+
+/* Waits until a submission may begin. False: it did not need to, and nothing has changed. */
+bool upload_wait_turn(struct upload_queue *queue);
+bool upload_is_turn(const struct upload_queue *queue);
+
+/*
+ * Submits what was gathered, if anything; a submission may begin. NEXT: the staging to gather into
+ * from then on (NULL: what is left of the present one); the one before is retired. Nothing is in
+ * flight when it returns, but others may have gathered more. On failure the affected targets are
+ * told.
+ */
+errint_t upload_submit(struct upload_queue *queue, struct staging_block *next);
 
 /* -- upload_proof.c ---------------------------------------------------------------------------- */
 
@@ -61,8 +89,9 @@ void upload_open_stream(struct upload_queue *queue);
 void upload_queue_quarantine(struct upload_queue *queue, const char *why);
 
 /*
- * A driver call on the stream failed: proves completion, or quarantines (*unproven). fence_failed:
- * which copy it was is unknown, so all unproven ones count as lost. Returns the errno.
+ * A driver call on the stream failed, and nothing is in flight: proves completion, or quarantines
+ * (*unproven). fence_failed: which copy it was is unknown, so all unproven ones count as lost.
+ * Returns the errno.
  */
 errint_t upload_queue_failed(struct upload_queue *queue, CUresult result, const char *call,
                              bool fence_failed, bool *unproven);
@@ -74,9 +103,19 @@ errint_t upload_event_waited(struct upload_queue *queue, const struct upload_mar
 /* -- upload_staging.c -------------------------------------------------------------------------- */
 
 /*
- * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
- * new one, or, at the limit, the oldest once it is complete.
+ * Finds other staging than the batch has: a block whose copies are proven complete, or a new one.
+ * At the limit: NULL, or with WAIT the oldest block once it is complete. NULL with 0, too, when a
+ * fence failed, which others were told: look again when the queue is ready. Nothing is in flight.
  */
-errint_t upload_next_block(struct upload_queue *queue);
+errint_t upload_find_block(struct upload_queue *queue, bool wait, struct staging_block **out);
+
+/* The batch, which is empty, is gathered there. */
+void upload_use_block(struct upload_queue *queue, struct staging_block *block);
+
+/*
+ * Records when the batch's staging, to which nothing is added any more, is free again. Nothing is
+ * pending or in flight. False: it failed, and others were told.
+ */
+bool upload_retire_block(struct upload_queue *queue);
 
 #endif

@@ -106,7 +106,8 @@ void upload_queue_quarantine(struct upload_queue *queue, const char *why)
         pinned_memory_quarantine(device, &queue->blocks[i].memory);
     queue->block_count = 0;
     queue->active = NULL;
-    upload_batch_set_staging(&queue->batch, NULL, 0, 0);
+    /* Somebody may still copy to a block: its memory stays, so that hurts nobody. */
+    upload_batch_set_staging(queue->batch, NULL, 0, 0);
     while (queue->dirty_targets) {
         struct upload_target *target = queue->dirty_targets;
         if (target->submitted > queue->proven.sequence)
@@ -159,6 +160,8 @@ errint_t upload_queue_failed(struct upload_queue *queue, CUresult result, const 
     CUresult proof = result;
 
     device_failure(device, result, call, "an upload stream");
+    /* Of what somebody else was told and could not handle yet, the stream says nothing any more. */
+    fence_failed = fence_failed || queue->failing > 0;
     if (fence_failed) {
         telemetry_add(&device->telemetry, TELEMETRY_ERRORS_FENCE, 1);
         queue->fence_failures++;
@@ -189,11 +192,29 @@ errint_t upload_queue_failed(struct upload_queue *queue, CUresult result, const 
 errint_t upload_event_waited(struct upload_queue *queue, const struct upload_mark *mark,
                              CUresult result, bool *unproven)
 {
-    *unproven = mark->epoch != queue->submitted.epoch;
+    errint_t err = -EIO;
+
+    /*
+     * A success needs no wait for what is in flight, which has a later sequence number; but the
+     * driver tells a failure once, and whoever was told has not come to handle it yet.
+     */
+    if (result == CUDA_SUCCESS && queue->failing > 0)
+        upload_wait_idle(queue);
+    if (result != CUDA_SUCCESS) {
+        queue->failing++;
+        while (queue->in_flight)
+            pthread_cond_wait(&queue->idle, &queue->mutex);
+    }
+    *unproven = mark->epoch != queue->submitted.epoch; /* another thread met the failure first */
+    if (result != CUDA_SUCCESS) {
+        if (!*unproven)
+            err = upload_queue_failed(queue, result, "cuEventSynchronize", true, unproven);
+        queue->failing--;
+        pthread_cond_broadcast(&queue->idle);
+        return err;
+    }
     if (*unproven)
-        return -EIO; /* another thread met the failure first */
-    if (result != CUDA_SUCCESS)
-        return upload_queue_failed(queue, result, "cuEventSynchronize", true, unproven);
+        return -EIO;
     telemetry_add(&queue->device->telemetry, TELEMETRY_SYNC_POINTS, 1);
     upload_advance_proven(queue, mark);
     return 0;

@@ -34,28 +34,36 @@ static struct staging_block *block_oldest(struct upload_queue *queue)
     return oldest;
 }
 
-/*
- * Gives the batch, which is empty, other staging: a block whose copies are proven complete, or a
- * new one, or, at the limit, the oldest once it is complete. 0 although there is no room yet: a
- * fence failed, which others were told; to be called again when the queue is ready.
- */
-errint_t upload_next_block(struct upload_queue *queue)
+bool upload_retire_block(struct upload_queue *queue)
+{
+    struct staging_block *block = queue->active;
+    bool unproven;
+
+    if (!block || block->mark.sequence <= queue->proven.sequence)
+        return true;
+    block->mark = queue->submitted;
+    CUresult result = queue->device->driver->cuEventRecord(block->event, queue->stream);
+    if (result == CUDA_SUCCESS)
+        return true;
+    upload_queue_failed(queue, result, "cuEventRecord", false, &unproven);
+    return false;
+}
+
+void upload_use_block(struct upload_queue *queue, struct staging_block *block)
+{
+    queue->active = block;
+    upload_batch_set_staging(queue->batch, block->memory.bytes, 0, block->memory.length);
+}
+
+errint_t upload_find_block(struct upload_queue *queue, bool wait, struct staging_block **out)
 {
     const struct driver *driver = queue->device->driver;
-    struct staging_block *block;
+    struct staging_block *block = block_oldest(queue);
     CUresult result;
     bool unproven;
     errint_t err = 0;
 
-    if (queue->active && queue->active->mark.sequence > queue->proven.sequence) {
-        queue->active->mark = queue->submitted;
-        result = driver->cuEventRecord(queue->active->event, queue->stream);
-        if (result != CUDA_SUCCESS) {
-            upload_queue_failed(queue, result, "cuEventRecord", false, &unproven);
-            return 0;
-        }
-    }
-    block = block_oldest(queue);
+    *out = NULL;
     if (block && block->mark.sequence > queue->proven.sequence) {
         result = driver->cuEventQuery(block->event);
         if (result == CUDA_SUCCESS) {
@@ -74,12 +82,14 @@ errint_t upload_next_block(struct upload_queue *queue)
         telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_HITS, 1);
     }
     if (block->mark.sequence > queue->proven.sequence) {
+        if (!wait)
+            return 0;
+        /* Nothing is in flight, so the mutex is held all the time. */
         err = upload_event_waited(queue, &block->mark, driver->cuEventSynchronize(block->event),
                                   &unproven);
         if (err < 0)
             return 0;
     }
-    queue->active = block;
-    upload_batch_set_staging(&queue->batch, block->memory.bytes, 0, block->memory.length);
+    *out = block;
     return 0;
 }

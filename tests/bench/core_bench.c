@@ -1,6 +1,7 @@
 /*
  * What core/ alone can do on a device, without a file system in front of it: writes from
- * page-locked memory in place, small gathered writes, reads, growth, copies on the device.
+ * page-locked memory in place, gathered ones, in order and scattered, reads, growth, copies on the
+ * device.
  *
  *   core_bench DEVICE [GIB]
  */
@@ -12,15 +13,22 @@
 
 #define THREADS_MAX 16
 #define WINDOW      (1 * MIB)
+#define SCATTER     1000003 /* a prime, so that every place has its turn */
 
 struct load {
     struct device *device;
     struct buffer *buffer;
     uint64_t start, bytes;
     size_t request;
-    bool write, direct;
+    bool write, direct, scattered;
     long failures;
 };
+
+/* Where the Nth of COUNT requests is: one behind the other, or far from the one before. */
+static uint64_t place_of(const struct load *load, uint64_t n, uint64_t count)
+{
+    return load->scattered ? n * SCATTER % count : n;
+}
 
 static void *run_load(void *data)
 {
@@ -35,8 +43,9 @@ static void *run_load(void *data)
             exit(1);
         memset(memory[i].bytes, i + 1, memory[i].length);
     }
-    for (uint64_t at = 0, n = 0; at < load->bytes; at += load->request, n++) {
+    for (uint64_t n = 0, count = load->bytes / load->request; n < count; n++) {
         struct pinned_memory *m = &memory[n % 2];
+        uint64_t at = place_of(load, n, count) * load->request;
         ssize_t done;
         if (load->write) {
             upload_fence_wait(&fences[n % 2]);
@@ -57,7 +66,9 @@ static void *run_load(void *data)
     return NULL;
 }
 
-static void measure(struct device *device, struct buffer *buffer, const char *name, bool write,
+enum way { READ, DIRECT, GATHERED, SCATTERED_DIRECT, SCATTERED_GATHERED };
+
+static void measure(struct device *device, struct buffer *buffer, const char *name, enum way way,
                     size_t request, int threads, uint64_t bytes)
 {
     struct load loads[THREADS_MAX];
@@ -71,8 +82,9 @@ static void measure(struct device *device, struct buffer *buffer, const char *na
                                  .start = (uint64_t)i * part,
                                  .bytes = part,
                                  .request = request,
-                                 .write = write,
-                                 .direct = request >= 64 * KIB};
+                                 .write = way != READ,
+                                 .direct = way == DIRECT || way == SCATTERED_DIRECT,
+                                 .scattered = way >= SCATTERED_DIRECT};
         pthread_create(&ids[i], NULL, run_load, &loads[i]);
     }
     for (int i = 0; i < threads; i++) {
@@ -111,11 +123,18 @@ int main(int argc, char **argv)
            (double)(monotonic_ns() - begin) / 1e9);
     for (int threads = 1; threads <= 8; threads *= 8) {
         struct buffer *buffer = buffer_create(device, 1);
-        measure(device, buffer, "write 1 MiB, growing", true, MIB, threads, bytes);
-        measure(device, buffer, "write 1 MiB, again", true, MIB, threads, bytes);
-        measure(device, buffer, "read 1 MiB", false, MIB, threads, bytes);
-        measure(device, buffer, "write 4 KiB", true, 4 * KIB, threads, bytes / 8);
-        measure(device, buffer, "read 4 KiB", false, 4 * KIB, threads, bytes / 64);
+        measure(device, buffer, "write 1 MiB, growing", DIRECT, MIB, threads, bytes);
+        measure(device, buffer, "write 1 MiB, again", DIRECT, MIB, threads, bytes);
+        measure(device, buffer, "read 1 MiB", READ, MIB, threads, bytes);
+        measure(device, buffer, "write 64 KiB", DIRECT, 64 * KIB, threads, bytes);
+        measure(device, buffer, "  scattered", SCATTERED_DIRECT, 64 * KIB, threads, bytes);
+        measure(device, buffer, "  gathered", GATHERED, 64 * KIB, threads, bytes);
+        measure(device, buffer, "  scattered, gathered", SCATTERED_GATHERED, 64 * KIB, threads,
+                bytes);
+        measure(device, buffer, "write 512 KiB, gathered", GATHERED, 512 * KIB, threads, bytes);
+        measure(device, buffer, "write 4 KiB", GATHERED, 4 * KIB, threads, bytes / 8);
+        measure(device, buffer, "  scattered", SCATTERED_GATHERED, 4 * KIB, threads, bytes / 8);
+        measure(device, buffer, "read 4 KiB", READ, 4 * KIB, threads, bytes / 64);
         struct buffer *copy = buffer_create(device, 2);
         begin = monotonic_ns();
         ssize_t copied = buffer_copy(buffer, 0, copy, 0, bytes);

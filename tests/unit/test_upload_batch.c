@@ -406,6 +406,96 @@ static void random_drops_never_touch_the_bytes_of_the_other_target(void **unused
     }
 }
 
+/* What is reserved is copied later, in any order, while others add. */
+static void random_reservations_end_up_as_if_copied_at_once(void **unused)
+{
+    (void)unused;
+    uint64_t state = fixture_seed();
+    struct world *world = world_new(STAGING);
+    struct model *model = calloc(1, sizeof(*model));
+    struct {
+        unsigned char *to, bytes[64];
+        size_t length;
+    } late[4];
+    size_t late_count = 0;
+    unsigned int reserved = 0, beside = 0, merged = 0;
+
+    for (unsigned int step = 0; step < 300000; step++) {
+        unsigned char bytes[64], *to = NULL;
+        size_t length = 1 + fixture_random(&state) % sizeof(bytes), count = world->batch.count;
+        uint64_t at = fixture_random(&state) % (160 - length);
+        const struct upload_interval *last = &world->batch.intervals[MAX(count, 1u) - 1];
+        if (count > 0 && fixture_random(&state) % 3 == 0)
+            at = MIN(last->address - BASE + last->length, SPAN - length);
+        for (size_t i = 0; i < length; i++)
+            bytes[i] = (unsigned char)fixture_random(&state);
+        if (late_count < ARRAY_SIZE(late) && fixture_random(&state) % 3 == 0)
+            to = upload_batch_reserve(&world->batch, TARGET(0), 1, BASE + at, length);
+        bool added = to || upload_batch_add(&world->batch, TARGET(0), 1, BASE + at, bytes, length);
+        if (to) {
+            late[late_count].to = to;
+            late[late_count].length = length;
+            memcpy(late[late_count++].bytes, bytes, length);
+            reserved++;
+        } else if (added && late_count > 0) {
+            beside++;
+        } else if (added) {
+            merged += world->batch.count <= count;
+        }
+        if (added)
+            memcpy(model->now + at, bytes, length);
+        bool close = !added || fixture_random(&state) % 32 == 0;
+        assert_int_equal(upload_batch_is_whole(&world->batch), late_count == 0);
+        while (late_count > 0 && (close || fixture_random(&state) % 3 == 0)) {
+            size_t i = fixture_random(&state) % late_count;
+            memcpy(late[i].to, late[i].bytes, late[i].length);
+            late[i] = late[--late_count];
+            upload_batch_copied(&world->batch);
+        }
+        if (close) {
+            assert_int_equal(upload_batch_overlaps(&world->batch), really_overlaps(&world->batch));
+            apply(&world->batch, model, false);
+            upload_batch_set_staging(&world->batch, world->staging, 0, STAGING);
+            if (memcmp(model->now, model->applied, sizeof(model->now)) != 0)
+                fail_msg("step %u: the bytes differ", step);
+        }
+    }
+    print_message("%u reserved, %u added beside them, %u merged\n", reserved, beside, merged);
+    assert_true(reserved > 1000 && beside > 1000 && merged > 1000);
+    free(model);
+    world_free(world);
+}
+
+static void a_reservation_extends_the_last_or_stands_alone(void **unused)
+{
+    (void)unused;
+    struct world *world = world_new(20);
+
+    add(world, 0, 1, 100, "abc");
+    unsigned char *to = upload_batch_reserve(&world->batch, TARGET(0), 1, BASE + 103, 3);
+    assert_ptr_equal(to, world->staging + 3);
+    assert_false(upload_batch_is_whole(&world->batch));
+    /* It would have to overwrite what may be on its way. */
+    add(world, 0, 1, 104, "XY");
+    add(world, 0, 1, 106, "Z");
+    assert_int_equal(world->batch.count, 2);
+    memcpy(to, "def", 3);
+    upload_batch_copied(&world->batch);
+    assert_true(upload_batch_is_whole(&world->batch));
+    expect(world, 0, 100, "abcdef");
+    expect(world, 1, 104, "XYZ");
+    /* Now it is worth merging, which is not for the caller to copy. */
+    assert_null(upload_batch_reserve(&world->batch, TARGET(0), 1, BASE + 104, 3));
+    assert_null(upload_batch_reserve(&world->batch, TARGET(0), 1, BASE + 500, 12));
+    assert_null(upload_batch_reserve(&world->batch, TARGET(0), 1, BASE + 500, 0));
+    assert_int_equal(world->batch.used, 9);
+    assert_true(upload_batch_is_whole(&world->batch));
+    assert_non_null(upload_batch_reserve(&world->batch, TARGET(1), 1, BASE + 107, 11));
+    assert_int_equal(world->batch.count, 3);
+    upload_batch_copied(&world->batch);
+    world_free(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -425,6 +515,8 @@ int main(void)
         cmocka_unit_test(a_dropped_target_leaves_the_others_as_they_were),
         cmocka_unit_test(a_merge_that_moves_too_much_is_left_as_two),
         cmocka_unit_test(random_writes_end_up_as_if_applied_one_by_one),
+        cmocka_unit_test(a_reservation_extends_the_last_or_stands_alone),
+        cmocka_unit_test(random_reservations_end_up_as_if_copied_at_once),
         cmocka_unit_test(random_drops_never_touch_the_bytes_of_the_other_target),
     };
 
