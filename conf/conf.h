@@ -68,6 +68,7 @@ struct conf {
 
     /* [transport] */
     uint32_t workers;         /* 0: as many as the daemon thinks best */
+    uint32_t busy_poll_us;    /* see fs/session.c; 0: off */
     uint64_t max_write_bytes; /* largest request; a multiple of 4096 */
     uint32_t max_background;
     enum conf_switch io_uring;

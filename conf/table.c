@@ -47,6 +47,17 @@ static const struct conf_option options[] = {
         .max = 256,
     },
     {
+        .name = "busy_poll",
+        .section = "transport",
+        .type = CONF_INTEGER,
+        .offset = FIELD(busy_poll_us),
+        .default_text = "50",
+        .metavar = "MICROSECONDS",
+        .help = "how long one worker asks for the next request before it waits",
+        .max = 10000,
+        .flags = CONF_ADVANCED,
+    },
+    {
         .name = "max_write",
         .section = "transport",
         .type = CONF_SIZE,

@@ -74,4 +74,18 @@ static inline uint64_t monotonic_ns(void)
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
+/* Tells the processor that this is a loop that waits, for some tenths of a microsecond. */
+static inline void processor_pause(void)
+{
+    for (unsigned int i = 0; i < 10; i++) {
+#if defined(__x86_64__) || defined(__i386__)
+        __builtin_ia32_pause();
+#elif defined(__aarch64__)
+        __asm__ volatile("yield");
+#else
+        __asm__ volatile("" ::: "memory");
+#endif
+    }
+}
+
 #endif

@@ -279,8 +279,8 @@ uint64_t session_held_up_ns(const struct session *session)
 }
 
 /*
- * Nothing was there for the worker: it waits for a request that may be its own. If others wait too,
- * time and again, it is not needed, and sleeps.
+ * Waits for a request that may be the worker's own. If others wait too, time and again, it is not
+ * needed, and sleeps.
  */
 static void wait_for_request(struct session *session, struct worker *worker)
 {
@@ -289,11 +289,39 @@ static void wait_for_request(struct session *session, struct worker *worker)
     worker->spare_waits = session->idle == 0 ? 0 : worker->spare_waits + 1;
     if (worker->spare_waits >= SPARE_WAITS) {
         sleep_until_woken(session, worker);
+        worker->comes_soon = false;
         return;
     }
     session->idle++;
     poll(&queue, 1, -1);
     session->idle--;
+}
+
+/*
+ * The length of the next request; 0: none of its own yet; negative: the session has ended. *WAITED:
+ * it was not there already. To wake a processor that waits takes longer than many a request: where
+ * the last one came soon, and nobody else waits, the worker asks for a while before it waits.
+ */
+static ssize_t next_request(struct session *session, struct worker *worker, void *bytes,
+                            size_t capacity, bool *waited)
+{
+    uint64_t limit_ns = (uint64_t)session->fs->conf->busy_poll_us * 1000, began_ns;
+    ssize_t length = receive_request(worker, bytes, capacity);
+
+    if (length != 0)
+        return length;
+    *waited = true;
+    began_ns = monotonic_ns();
+    while (length == 0 && worker->comes_soon && session->idle == 0 && !session->stopping &&
+           monotonic_ns() - began_ns < limit_ns) {
+        processor_pause();
+        length = receive_request(worker, bytes, capacity);
+    }
+    if (length == 0) {
+        wait_for_request(session, worker);
+        worker->comes_soon = monotonic_ns() - began_ns < limit_ns;
+    }
+    return length;
 }
 
 static void *worker_run(void *data)
@@ -323,12 +351,9 @@ static void *worker_run(void *data)
             continue;
         }
         request.mem = receive_buffer_bytes(buffer, &capacity);
-        length = receive_request(worker, request.mem, capacity);
-        if (length == 0) {
-            wait_for_request(session, worker);
-            waited = true;
+        length = next_request(session, worker, request.mem, capacity, &waited);
+        if (length == 0)
             continue;
-        }
         if (length < 0) {
             session_end(session);
             break;

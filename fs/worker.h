@@ -35,6 +35,7 @@ struct worker {
     unsigned int receive_count;
     unsigned int current;      /* the one that was received into last */
     unsigned int spare_waits;  /* waits for a request, in a row, while another one listened too */
+    bool comes_soon;           /* the last request that was waited for came within busy_poll= */
     _Atomic uint64_t requests; /* received so far; others read it */
     sem_t wake;                /* posted to end its sleep */
     struct worker *next_asleep;

@@ -119,7 +119,7 @@ def make_subjects(arguments, settings, scratch):
     null_fuse = program(build, "null_fuse", "tests/bench")
     io_load = program(build, "io_load", "tests/bench")
     options = [option for option in arguments.options.split(",") if option]
-    transport = [o for o in options if o.split("=")[0] in ("max_write", "workers", "max_background")]
+    transport = [o for o in options if o.split("=")[0] in ("max_write", "workers", "max_background", "busy_poll")]
     uring = has_io_uring(residentfs)
 
     def mount(name, command, its_options, cached=False):

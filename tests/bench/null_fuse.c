@@ -6,8 +6,8 @@
  *
  *   null_fuse MOUNTPOINT [-o OPTION,…]
  *
- * Options are those of residentfs: max_write=SIZE, workers=N, max_background=N, io_uring=on|off.
- * Stays in the foreground; ends when it is unmounted.
+ * Options are those of residentfs: max_write=SIZE, workers=N, max_background=N,
+ * busy_poll=MICROSECONDS, io_uring=on|off. Stays in the foreground; ends when it is unmounted.
  *
  * The root has files "0", "1", … and directories "d0", "d1", … which have files "0", "1", …; no
  * other name can be made. Lookups and creations take no lock.
@@ -56,6 +56,7 @@ struct worker {
     int channel;
     char *receive, *reply;
     unsigned int spare_waits;
+    bool comes_soon;
     sem_t wake;
     struct worker *next_asleep;
 };
@@ -64,9 +65,9 @@ static struct directory directories[DIRECTORIES + 1]; /* the root is 0 */
 static struct fuse_session *session;
 static struct {
     uint64_t max_write_bytes;
-    unsigned int workers, max_background;
+    unsigned int workers, max_background, busy_poll_us;
     bool io_uring;
-} options = {.max_write_bytes = MIB, .max_background = 128};
+} options = {.max_write_bytes = MIB, .max_background = 128, .busy_poll_us = 50};
 
 static _Atomic int idle;
 static _Atomic bool ended;
@@ -515,11 +516,34 @@ static void wait_for_request(struct worker *worker)
     worker->spare_waits = idle == 0 ? 0 : worker->spare_waits + 1;
     if (worker->spare_waits >= SPARE_WAITS) {
         sleep_until_woken(worker);
+        worker->comes_soon = false;
         return;
     }
     idle++;
     poll(&queue, 1, -1);
     idle--;
+}
+
+/* Of its own: 0: none yet. *waited: it was not there already. */
+static ssize_t next_request(struct worker *worker, char *bytes, bool *waited)
+{
+    uint64_t limit_ns = (uint64_t)options.busy_poll_us * 1000, began_ns;
+    ssize_t length = read(worker->channel, bytes, receive_bytes);
+
+    if (length >= 0 || errno != EAGAIN)
+        return length < 0 && (errno == EINTR || errno == ENOENT) ? 0 : length;
+    *waited = true;
+    began_ns = monotonic_ns();
+    while (length < 0 && errno == EAGAIN && worker->comes_soon && idle == 0 && !ended &&
+           monotonic_ns() - began_ns < limit_ns) {
+        processor_pause();
+        length = read(worker->channel, bytes, receive_bytes);
+    }
+    if (length >= 0 || errno != EAGAIN)
+        return length < 0 && (errno == EINTR || errno == ENOENT) ? 0 : length;
+    wait_for_request(worker);
+    worker->comes_soon = monotonic_ns() - began_ns < limit_ns;
+    return 0;
 }
 
 static void *run_worker(void *data)
@@ -530,16 +554,11 @@ static void *run_worker(void *data)
 
     current = worker;
     while (!ended) {
-        ssize_t length = read(worker->channel, request.mem, receive_bytes);
+        ssize_t length = next_request(worker, request.mem, &waited);
 
-        if (length < 0 && errno == EAGAIN) {
-            wait_for_request(worker);
-            waited = true;
+        if (length == 0)
             continue;
-        }
-        if (length < 0 && (errno == EINTR || errno == ENOENT))
-            continue;
-        if (length <= 0)
+        if (length < 0)
             break;
         if (!waited) {
             worker->spare_waits = 0;
@@ -625,6 +644,10 @@ static bool parse_option(const char *option)
     if (strcmp(name, "io_uring") == 0) {
         options.io_uring = strcmp(value, "on") == 0;
         return options.io_uring || strcmp(value, "off") == 0;
+    }
+    if (strcmp(name, "busy_poll") == 0) {
+        options.busy_poll_us = (unsigned int)strtoul(value, NULL, 10);
+        return true;
     }
     if (size_text_parse(value, strlen(value), &number) < 0 || number == 0)
         return false;

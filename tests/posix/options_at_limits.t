@@ -28,6 +28,7 @@ least='
     allow_other=off
     attr_timeout=0
     budget=1
+    busy_poll=0
     cache=off
     direct_threshold=4KiB
     readahead=0
@@ -64,6 +65,7 @@ mounted most '
     allow_other=on
     attr_timeout=1000000000
     budget=100%
+    busy_poll=10000
     cache=on
     direct_threshold=64MiB
     readahead=64MiB

@@ -138,6 +138,7 @@ static void test_defaults(void **state)
     assert_int_equal(conf.flush_interval_ms, 5);
     assert_int_equal(conf.direct_threshold_bytes, 256 * KIB);
     assert_int_equal(conf.readahead_bytes, 1 * MIB);
+    assert_int_equal(conf.busy_poll_us, 50);
     assert_int_equal(conf.allow_other, CONF_SWITCH_AUTO);
     assert_int_equal(conf_allows_other(&conf), geteuid() == 0);
     assert_int_equal(conf.uid, getuid());
@@ -301,6 +302,10 @@ static void test_limits(void **state)
         {"direct_threshold=4095", false},
         {"direct_threshold=64MiB", true},
         {"direct_threshold=67108865", false},
+        {"busy_poll=0", true},
+        {"busy_poll=10000", true},
+        {"busy_poll=10001", false},
+        {"busy_poll=-1", false},
         {"readahead=0", true},
         {"readahead=64MiB", true},
         {"readahead=67108865", false},
