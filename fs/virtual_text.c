@@ -165,6 +165,15 @@ static void print_transport(FILE *out, const struct residentfs *fs, const struct
             : fs->parallel_writes            ? "direct I/O, parallel writes"
                                              : "direct I/O, writes to one file one after the other "
                                                "(libfuse 3.14.1 and newer can do more)");
+    if (!f->transport.io_uring && !f->transport.channels)
+        fprintf(out, "           workers share one FUSE descriptor: libfuse was built without "
+                     "enable-custom-io, or few descriptors may be open (ulimit -n)\n");
+    if (fs->max_write_bytes < fs->conf->max_write_bytes)
+        fprintf(out,
+                "           requests of %s, as configured, take libfuse 3.17, Linux 6.13 and "
+                "%" PRIu64 " in /proc/sys/fs/fuse/max_pages_limit\n",
+                virtual_show_size(fs->conf->max_write_bytes).text,
+                fs->conf->max_write_bytes / 4096);
     if (fs->ring_reason[0])
         fprintf(out, "           without io_uring, which makes small requests faster: %s\n",
                 fs->ring_reason);

@@ -33,6 +33,10 @@ bad=0
 for pid in "${writers[@]}"; do wait "$pid" || bad=$((bad + 1)); done
 is "64 writers wait for staging, and all are served" "$bad $(sort "$work"/w[0-9]* | uniq -c)" "0      64 same"
 between "… and host memory stays flat (kB more)" $(($(anonymous) - before)) -100000 32768
+own=$(sed -n 's/^workers //p' "$mnt/.resident/version")
+grep -q '^clone_fd yes' "$mnt/.resident/version" || own=0
+is "FUSE descriptors: the mount's, and one for each worker if libfuse lets it have one" \
+    "$(find "/proc/$daemon_pid/fd" -lname /dev/fuse | wc -l)" $((own + 1))
 peak=$(jq .staging_peak_bytes "$mnt/.resident/telemetry.json")
 between "… staging within its cap and the receive buffers" "$peak" 1 $((64 << 20))
 unmount_fs
@@ -49,6 +53,8 @@ for limit in 6 9 11 13 16 40; do
     wait_for "is_mounted '$work/limited' || ! alive $pid" 15
     if wait_for "is_mounted '$work/limited' && [ -e '$work/limited/.resident/version' ]" 2; then
         ok "$limit descriptors: it works" bash -c "echo x >'$work/limited/f' && grep -q x '$work/limited/f'"
+        like "… with one FUSE descriptor for all workers, as status says" \
+            "$(cat "$work/limited/.resident/status")" 'share one FUSE descriptor'
         umount "$work/limited"
         wait $pid
         is "… and ends well" $? 0
