@@ -1,6 +1,7 @@
 #include "fs/serve.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -17,11 +18,15 @@
 /* An idle device is asked for signs of life this often, where its loss ends the daemon. */
 #define DEVICE_CHECK_NS UINT64_C(2000000000)
 
+/* So many files fewer, and less than half: worth looking for memory to give back. */
+#define FILES_GONE 4096
+
 /* What has been made so far; the rest is NULL. */
 struct service {
     struct residentfs fs;
     struct fuse_session *fuse;
     int signal_fd;
+    uint64_t most_files; /* since host memory was given back last */
 };
 
 /* In all threads, those of the driver too: so before any of them. */
@@ -142,6 +147,22 @@ static errint_t start(struct service *service, const struct conf *conf, struct s
     return error;
 }
 
+/*
+ * The C library keeps what was freed, for each thread's own use: after many files were deleted,
+ * that would be host memory for nothing.
+ */
+static void give_back_host_memory(struct service *service)
+{
+    uint64_t files = inode_table_count(service->fs.inodes);
+
+    if (files > service->most_files)
+        service->most_files = files;
+    if (service->most_files < files + FILES_GONE || service->most_files / 2 < files)
+        return;
+    malloc_trim(0);
+    service->most_files = files;
+}
+
 static void keep_house(struct service *service, struct startup *startup)
 {
     uint64_t patience_ns = startup_patience_ns(startup);
@@ -149,6 +170,7 @@ static void keep_house(struct service *service, struct startup *startup)
     session_tick(service->fs.session);
     log_tick();
     virtual_tick(&service->fs);
+    give_back_host_memory(service);
     /* A daemon that answers nobody must not look alive. */
     if (patience_ns > 0 && session_held_up_ns(service->fs.session) < patience_ns)
         startup_alive(startup);
