@@ -61,7 +61,7 @@ linear() {
 }
 
 measure 1000
-for _ in 1 2 3; do
+for _ in 1 2 3 4 5 6; do
     measure $((count / 4))
     least few
     measure $count
