@@ -225,6 +225,12 @@ static void wake_worker(struct session *session)
 static void sleep_until_woken(struct session *session, struct worker *worker)
 {
     pthread_mutex_lock(&session->asleep_mutex);
+    /* Who stopped listening meanwhile found nobody here to wake. */
+    if (session->idle == 0) {
+        pthread_mutex_unlock(&session->asleep_mutex);
+        worker->spare_waits = 0;
+        return;
+    }
     worker->next_asleep = session->asleep;
     session->asleep = worker;
     pthread_mutex_unlock(&session->asleep_mutex);
