@@ -1,6 +1,10 @@
 /* What CUDA offers for memory that is shared, in the emulated driver. */
 #include "tests/unit/emulated_fixture.h"
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static void test_address_range(void **unused)
@@ -103,12 +107,67 @@ static void test_context_device(void **unused)
     assert_cuda(drv->cuDevicePrimaryCtxRelease(1));
 }
 
+/* What the handle holds, and what is asked for: as core/driver/emulated has it. */
+struct ipc {
+    char magic[8];
+    pid_t maker;
+    int fd;
+    uint64_t bytes, inode;
+};
+
+/* Whether anybody may have that descriptor of ours. */
+static bool is_handed_out(int fd, uint64_t inode)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct {
+        int fd;
+        uint64_t inode;
+    } question;
+    char byte;
+    int length = snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1,
+                          "residentfs-emulated-ipc-%d", (int)getpid());
+    int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    memset(&question, 0, sizeof(question));
+    question.fd = fd;
+    question.inode = inode;
+    assert_int_equal(
+        connect(connection, (struct sockaddr *)&address,
+                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length)),
+        0);
+    assert_int_equal(send(connection, &question, sizeof(question), 0), sizeof(question));
+    bool answered = recv(connection, &byte, 1, 0) == 1;
+    close(connection);
+    return answered;
+}
+
+static void test_only_memory_is_handed_out(void **unused)
+{
+    CUdeviceptr shown = device_create(4096);
+    CUipcMemHandle handle;
+    struct ipc ipc;
+    struct stat status;
+    int file = open("/dev/null", O_RDWR | O_CLOEXEC);
+    (void)unused;
+
+    assert_cuda(drv->cuIpcGetMemHandle(&handle, shown));
+    memcpy(&ipc, &handle, sizeof(ipc));
+    assert_int_equal(fstat(file, &status), 0);
+    assert_true(is_handed_out(ipc.fd, ipc.inode));
+    assert_false(is_handed_out(file, status.st_ino));
+    assert_false(is_handed_out(ipc.fd, ipc.inode + 1));
+    assert_false(is_handed_out(-1, ipc.inode));
+    close(file);
+    assert_cuda(drv->cuMemFree(shown));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_address_range, start, finish),
         cmocka_unit_test_setup_teardown(test_retain, start, finish),
         cmocka_unit_test_setup_teardown(test_context_device, start, finish),
+        cmocka_unit_test_setup_teardown(test_only_memory_is_handed_out, start, finish),
     };
     if (open_devices(2))
         return 1;

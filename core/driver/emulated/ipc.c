@@ -1,10 +1,12 @@
 /*
  * How other processes come by the memory that an IPC handle names: a thread of the process that
  * made it hands out its descriptor, at a socket with an abstract name. As with CUDA, whoever has
- * the handle is given the memory, whichever user he is.
+ * the handle is given the memory, whichever user he is; and nothing else that this process has
+ * open.
  */
 #include "core/driver/emulated/emulated.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,6 +61,49 @@ static void parcel_init(struct parcel *parcel)
     parcel->message.msg_controllen = sizeof(parcel->control.bytes);
 }
 
+/* The memory that there are handles of. */
+static struct {
+    pthread_mutex_t mutex; /* a leaf: not the driver's, which is held by who waits for an answer */
+    struct offer {
+        dev_t device;
+        ino_t inode;
+    } * items;
+    size_t count, capacity;
+} offers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_offered(const struct stat *status)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < offers.count && !found; i++)
+        found = offers.items[i].device == status->st_dev && offers.items[i].inode == status->st_ino;
+    return found;
+}
+
+static bool offer(int fd)
+{
+    struct stat status;
+
+    if (fstat(fd, &status))
+        return false;
+    pthread_mutex_lock(&offers.mutex);
+    bool done = is_offered(&status);
+    if (!done && offers.count == offers.capacity) {
+        size_t capacity = offers.capacity ? 2 * offers.capacity : 16;
+        struct offer *items = realloc(offers.items, capacity * sizeof(*items));
+        if (items) {
+            offers.items = items;
+            offers.capacity = capacity;
+        }
+    }
+    if (!done && offers.count < offers.capacity) {
+        offers.items[offers.count++] = (struct offer){status.st_dev, status.st_ino};
+        done = true;
+    }
+    pthread_mutex_unlock(&offers.mutex);
+    return done;
+}
+
 /* No answer where there is no such memory (any more). */
 static void answer(int socket)
 {
@@ -67,15 +112,23 @@ static void answer(int socket)
     struct parcel parcel;
 
     if (!set_timeout(socket) ||
-        recv(socket, &question, sizeof(question), 0) != (ssize_t)sizeof(question) ||
-        fstat(question.fd, &status) || status.st_ino != (ino_t)question.inode)
+        recv(socket, &question, sizeof(question), 0) != (ssize_t)sizeof(question))
+        return;
+    /* A number of our own: that one may be closed and used again meanwhile. */
+    cleanup_fd int fd = fcntl(question.fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0 || fstat(fd, &status) || status.st_ino != (ino_t)question.inode)
+        return;
+    pthread_mutex_lock(&offers.mutex);
+    bool offered = is_offered(&status);
+    pthread_mutex_unlock(&offers.mutex);
+    if (!offered)
         return;
     parcel_init(&parcel);
     struct cmsghdr *header = CMSG_FIRSTHDR(&parcel.message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &question.fd, sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(int));
     sendmsg(socket, &parcel.message, MSG_NOSIGNAL);
 }
 
@@ -93,13 +146,15 @@ static void *serve(void *data)
     return NULL;
 }
 
-bool ipc_serve(void)
+bool ipc_serve(int fd)
 {
     static pid_t serving; /* a child of fork has no such thread */
     struct sockaddr_un address;
     sigset_t all, before;
     pthread_t thread;
 
+    if (!offer(fd))
+        return false;
     if (serving == getpid())
         return true;
     cleanup_fd int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);

@@ -316,9 +316,9 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     struct reservation *reservation = reservation_find(address);
     if (!handle || !reservation || reservation->kind != RESERVED_ALLOCATION)
         return leave(CUDA_ERROR_INVALID_VALUE);
-    if (!ipc_serve())
-        return leave(CUDA_ERROR_OPERATING_SYSTEM);
     struct physical *physical = reservation->mappings[0].physical;
+    if (!ipc_serve(physical->fd))
+        return leave(CUDA_ERROR_OPERATING_SYSTEM);
     struct ipc ipc = {
         .maker = getpid(),
         .fd = physical->fd,
