@@ -44,6 +44,7 @@ void buffer_lock_exclusive(struct buffer *buffer)
     pthread_rwlock_wrlock(&buffer->lock);
     readahead_wait_all(buffer);
     atomic_fetch_add(&buffer->version, 1);
+    atomic_fetch_add(&buffer->settled_version, 1);
 }
 
 uint64_t buffer_length_bytes(const struct buffer *buffer)
@@ -136,8 +137,9 @@ ssize_t buffer_write(struct buffer *buffer, uint64_t offset, const void *bytes, 
     bool growing = offset + length > atomic_load(&buffer->length_bytes) ||
                    !extent_map_covers(&buffer->extents, offset, length);
     if (err < 0 || !growing) {
-        done = err < 0 ? err : upload(buffer, offset, bytes, length, fence);
         atomic_fetch_add(&buffer->version, 1);
+        done = err < 0 ? err : upload(buffer, offset, bytes, length, fence);
+        atomic_fetch_add(&buffer->settled_version, 1);
         pthread_rwlock_unlock(&buffer->lock);
         return done;
     }
@@ -235,9 +237,13 @@ bool buffer_prefetch(struct buffer *buffer, struct buffer_prefetch *prefetch)
         return false;
     uint64_t buffer_length = atomic_load(&buffer->length_bytes);
     size_t count = 0, length = clipped(buffer_length, prefetch->offset, prefetch->length);
-    /* Before it is asked whether something is on its way: what comes later is seen by this. */
-    prefetch->version = atomic_load(&buffer->version);
+    /*
+     * Before it is asked whether something is on its way: what comes later is seen by this. When
+     * both are the same, all changes that had begun have ended.
+     */
+    prefetch->version = atomic_load(&buffer->settled_version);
     bool possible = length > 0 && buffer_usable(buffer) == 0 &&
+                    atomic_load(&buffer->version) == prefetch->version &&
                     !atomic_load(&buffer->target.dirty) && buffer->shares == 0 && !buffer->attached;
     if (possible)
         count = split_range(&buffer->extents, prefetch->offset, length, prefetch->bytes, pieces,

@@ -22,10 +22,10 @@ struct buffer {
     _Atomic bool attached, detached;
 
     /*
-     * Counted up after each change of what a read would see, before the change is reported, and
-     * whenever the lock is taken exclusively.
+     * version counts up before each change of what a read would see, settled_version after it and
+     * before it is reported; both do when the lock is taken exclusively.
      */
-    _Atomic uint64_t version;
+    _Atomic uint64_t version, settled_version;
     _Atomic unsigned int prefetches; /* windows that are being read ahead: core/readahead.c */
 
     _Atomic uint64_t length_bytes;   /* written under the exclusive lock */

@@ -2,8 +2,8 @@
  * Read-ahead: while a sequential reader gets what it asked for, the device copies what comes next
  * into page-locked memory, so that the next read waits for no copy.
  *
- * What was read ahead is shown only if nothing of the buffer was changed since before its copy
- * began (buffer.version), and never of a buffer that other processes share, whose memory changes
+ * What was read ahead is shown only if no change of the buffer has begun since before its copy
+ * did (buffer.version), and never of a buffer that other processes share, whose memory changes
  * unseen. It is read in windows, two a reader, which grow with what was read in a row up to
  * device_options.readahead_bytes. Their memory is a pool of the device's, of at most half of
  * staging_bytes; a reader that has not read for a while loses its windows to one that needs them.
