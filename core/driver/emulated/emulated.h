@@ -314,6 +314,8 @@ bool host_range_is_queued(uint64_t start, size_t bytes);
 
 /* With the lock held. From now on this process hands out that descriptor of memory. */
 bool ipc_serve(int fd);
+/* That memory goes. */
+void ipc_withdraw(int fd);
 /* A descriptor, the caller's, of memory of another process, with that inode number; -1: it has no
  * such, or does not answer. */
 int ipc_ask(pid_t maker, int fd, uint64_t inode);

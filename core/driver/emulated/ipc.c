@@ -61,67 +61,86 @@ static void parcel_init(struct parcel *parcel)
     parcel->message.msg_controllen = sizeof(parcel->control.bytes);
 }
 
-/* The memory that there are handles of. */
+/* The memory that there are handles of: its descriptor, and one of our own to hand out. */
 static struct {
     pthread_mutex_t mutex; /* a leaf: not the driver's, which is held by who waits for an answer */
     struct offer {
-        dev_t device;
+        int memory, fd;
         ino_t inode;
     } * items;
     size_t count, capacity;
 } offers = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-static bool is_offered(const struct stat *status)
+/* With the mutex. NULL: there is none. */
+static struct offer *find_offer(int memory)
 {
-    bool found = false;
-
-    for (size_t i = 0; i < offers.count && !found; i++)
-        found = offers.items[i].device == status->st_dev && offers.items[i].inode == status->st_ino;
-    return found;
+    for (size_t i = 0; i < offers.count; i++)
+        if (offers.items[i].memory == memory)
+            return &offers.items[i];
+    return NULL;
 }
 
-static bool offer(int fd)
+/* With the mutex. */
+static bool offer(int memory)
 {
     struct stat status;
 
-    if (fstat(fd, &status))
-        return false;
-    pthread_mutex_lock(&offers.mutex);
-    bool done = is_offered(&status);
-    if (!done && offers.count == offers.capacity) {
+    if (find_offer(memory))
+        return true;
+    if (offers.count == offers.capacity) {
         size_t capacity = offers.capacity ? 2 * offers.capacity : 16;
         struct offer *items = realloc(offers.items, capacity * sizeof(*items));
-        if (items) {
-            offers.items = items;
-            offers.capacity = capacity;
-        }
+        if (!items)
+            return false;
+        offers.items = items;
+        offers.capacity = capacity;
     }
-    if (!done && offers.count < offers.capacity) {
-        offers.items[offers.count++] = (struct offer){status.st_dev, status.st_ino};
-        done = true;
-    }
-    pthread_mutex_unlock(&offers.mutex);
-    return done;
+    cleanup_fd int fd = fcntl(memory, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0 || fstat(fd, &status))
+        return false;
+    offers.items[offers.count++] = (struct offer){memory, fd, status.st_ino};
+    steal_fd(&fd);
+    return true;
 }
 
-/* No answer where there is no such memory (any more). */
+void ipc_withdraw(int memory)
+{
+    pthread_mutex_lock(&offers.mutex);
+    struct offer *found = find_offer(memory);
+    if (found) {
+        close(found->fd);
+        *found = offers.items[--offers.count];
+    }
+    if (offers.count == 0) {
+        free(offers.items);
+        offers.items = NULL;
+        offers.capacity = 0;
+    }
+    pthread_mutex_unlock(&offers.mutex);
+}
+
+/* A descriptor of the memory asked for, the caller's; -1: it is not offered (any more). */
+static int take_offered(const struct question *question)
+{
+    pthread_mutex_lock(&offers.mutex);
+    const struct offer *found = find_offer(question->fd);
+    int fd =
+        found && found->inode == (ino_t)question->inode ? fcntl(found->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    pthread_mutex_unlock(&offers.mutex);
+    return fd;
+}
+
+/* No answer where there is no such memory. */
 static void answer(int socket)
 {
     struct question question;
-    struct stat status;
     struct parcel parcel;
 
     if (!set_timeout(socket) ||
         recv(socket, &question, sizeof(question), 0) != (ssize_t)sizeof(question))
         return;
-    /* A number of our own: that one may be closed and used again meanwhile. */
-    cleanup_fd int fd = fcntl(question.fd, F_DUPFD_CLOEXEC, 0);
-    if (fd < 0 || fstat(fd, &status) || status.st_ino != (ino_t)question.inode)
-        return;
-    pthread_mutex_lock(&offers.mutex);
-    bool offered = is_offered(&status);
-    pthread_mutex_unlock(&offers.mutex);
-    if (!offered)
+    cleanup_fd int fd = take_offered(&question);
+    if (fd < 0)
         return;
     parcel_init(&parcel);
     struct cmsghdr *header = CMSG_FIRSTHDR(&parcel.message);
@@ -153,7 +172,10 @@ bool ipc_serve(int fd)
     sigset_t all, before;
     pthread_t thread;
 
-    if (!offer(fd))
+    pthread_mutex_lock(&offers.mutex);
+    bool offered = offer(fd);
+    pthread_mutex_unlock(&offers.mutex);
+    if (!offered)
         return false;
     if (serving == getpid())
         return true;

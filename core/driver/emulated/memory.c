@@ -79,6 +79,7 @@ void physical_unref(struct physical *physical)
     if (physical->charged)
         emulated.devices[physical->device].used_bytes -= physical->bytes;
     munmap(physical->alias, physical->backed_bytes);
+    ipc_withdraw(physical->fd);
     close(physical->fd);
     free(physical);
 }
