@@ -15,22 +15,11 @@
 
 #include "core/driver/driver.h"
 #include "core/driver/emulated/hooks.h"
+#include "tests/unit/under_tsan.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-
-/* A test that does without a fence on purpose is a data race, which ThreadSanitizer reports. */
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-#ifndef UNDER_TSAN
-#define UNDER_TSAN 0
-#endif
 
 #define CHUNK_BYTES (2 * MIB)
 

@@ -12,17 +12,7 @@
 #include "core/device_internal.h"
 #include "core/driver/driver.h"
 #include "core/readahead.h"
-
-#if defined(__SANITIZE_THREAD__)
-#define UNDER_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNDER_TSAN 1
-#endif
-#endif
-#ifndef UNDER_TSAN
-#define UNDER_TSAN 0
-#endif
+#include "tests/unit/under_tsan.h"
 
 #define WINDOW_BYTES (64 * KIB)
 #define BLOCK_BYTES  (4 * KIB)
