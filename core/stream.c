@@ -3,16 +3,9 @@
 #include "core/device_internal.h"
 #include "core/log.h"
 
-/* Threads spread over the stripes in the order in which they first ask. */
 static struct stream_stripe *own_stripe(struct device *device)
 {
-    static _Atomic unsigned int next_stripe;
-    static _Thread_local unsigned int stripe = UINT32_MAX;
-
-    if (stripe == UINT32_MAX)
-        stripe =
-            atomic_fetch_add_explicit(&next_stripe, 1, memory_order_relaxed) % STREAM_POOL_STRIPES;
-    return &device->streams.stripes[stripe];
+    return &device->streams.stripes[thread_number() % STREAM_POOL_STRIPES];
 }
 
 void stream_pool_init(struct device *device)

@@ -5,16 +5,9 @@
 
 #include "core/util.h"
 
-/* Threads spread over the stripes in the order in which they first record something. */
 static struct telemetry_stripe *own_stripe(struct telemetry *telemetry)
 {
-    static _Atomic unsigned int next_stripe;
-    static _Thread_local unsigned int stripe = UINT32_MAX;
-
-    if (stripe == UINT32_MAX)
-        stripe =
-            atomic_fetch_add_explicit(&next_stripe, 1, memory_order_relaxed) % TELEMETRY_STRIPES;
-    return &telemetry->stripes[stripe];
+    return &telemetry->stripes[thread_number() % TELEMETRY_STRIPES];
 }
 
 static uint64_t saturating_sum(uint64_t a, uint64_t b)

@@ -5,6 +5,7 @@
 #ifndef RESIDENTFS_CORE_UTIL_H
 #define RESIDENTFS_CORE_UTIL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -72,6 +73,17 @@ static inline uint64_t monotonic_ns(void)
     struct timespec ts;
     clock_gettime(CLOCK_MONOTONIC, &ts);
     return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* A number of the calling thread, for spreading threads over stripes: counts up from 0. */
+static inline unsigned int thread_number(void)
+{
+    static _Atomic unsigned int next;
+    static _Thread_local unsigned int number = UINT32_MAX;
+
+    if (number == UINT32_MAX)
+        number = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed);
+    return number;
 }
 
 /* Tells the processor that this is a loop that waits, for some tenths of a microsecond. */

@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 
+#include "core/buffer.h"
 #include "core/device.h"
 #include "core/driver/emulated/hooks.h"
 
@@ -106,6 +107,30 @@ static inline void fixture_close(struct device *device)
     assert_int_equal(stats.contexts, 0);
     assert_int_equal(stats.queued, 0);
     assert_int_equal(stats.hazards, 0);
+}
+
+/* A buffer of LENGTH bytes that are all BYTE, on the device. */
+static inline struct buffer *filled(struct device *device, uint64_t id, int byte, size_t length)
+{
+    struct buffer *buffer = buffer_create(device, id);
+    unsigned char *bytes = malloc(length);
+
+    memset(bytes, byte, length);
+    assert_int_equal(buffer_write(buffer, 0, bytes, length, NULL), length);
+    assert_int_equal(buffer_flush(buffer), 0);
+    free(bytes);
+    return buffer;
+}
+
+static inline void expect_all(struct buffer *buffer, uint64_t offset, int byte, size_t length)
+{
+    unsigned char *back = malloc(length);
+
+    assert_int_equal(buffer_read(buffer, offset, back, length), length);
+    for (size_t i = 0; i < length; i++)
+        if (back[i] != byte)
+            fail_msg("byte %llu is %02x, not %02x", (unsigned long long)offset + i, back[i], byte);
+    free(back);
 }
 
 /* A seed for random sequences: SEED from the environment, or a new one; printed either way. */

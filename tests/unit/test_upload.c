@@ -53,30 +53,6 @@ static enum buffer_state state_of(struct buffer *buffer)
     return report.state;
 }
 
-/* A buffer whose bytes are all BYTE, and on the device. */
-static struct buffer *filled(struct device *device, uint64_t id, int byte, size_t length)
-{
-    struct buffer *buffer = buffer_create(device, id);
-    unsigned char *bytes = malloc(length);
-
-    memset(bytes, byte, length);
-    assert_int_equal(buffer_write(buffer, 0, bytes, length, NULL), length);
-    assert_int_equal(buffer_flush(buffer), 0);
-    free(bytes);
-    return buffer;
-}
-
-static void expect_all(struct buffer *buffer, uint64_t offset, int byte, size_t length)
-{
-    unsigned char *back = malloc(length);
-
-    assert_int_equal(buffer_read(buffer, offset, back, length), length);
-    for (size_t i = 0; i < length; i++)
-        if (back[i] != byte)
-            fail_msg("byte %llu is %02x, not %02x", (unsigned long long)offset + i, back[i], byte);
-    free(back);
-}
-
 /* What an unproven failure leaves behind on purpose; everything else must be gone. */
 static void close_with_quarantine(struct device *device, uint64_t streams, uint64_t physical)
 {
