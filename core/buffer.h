@@ -54,6 +54,7 @@ struct upload_fence {
         uint64_t epoch, sequence, bytes, operations;
     } mark; /* a point in the queue's stream; private to core/ */
     bool pending;
+    bool done; /* its copies have ended, as the driver said; private to core/ */
 };
 
 errint_t upload_fence_init(struct device *device, struct upload_fence *fence);

@@ -67,6 +67,7 @@ errint_t upload_queue_create(struct device *device, uint64_t staging_bytes,
     pthread_mutex_init(&queue->mutex, &attributes);
     pthread_mutexattr_destroy(&attributes);
     pthread_cond_init(&queue->idle, NULL);
+    pthread_cond_init(&queue->proof, NULL);
     upload_open_stream(queue);
     if (!queue->stream) {
         upload_queue_destroy(queue);
@@ -92,6 +93,7 @@ void upload_queue_destroy(struct upload_queue *queue)
     upload_batch_finish(&queue->batches[0]);
     upload_batch_finish(&queue->batches[1]);
     pthread_cond_destroy(&queue->idle);
+    pthread_cond_destroy(&queue->proof);
     pthread_mutex_destroy(&queue->mutex);
     free(queue->blocks);
     free(queue);
@@ -294,6 +296,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
         fence->queue = queue;
         fence->mark = before;
         fence->pending = true;
+        fence->done = false;
     }
     telemetry_add(&queue->device->telemetry, TELEMETRY_UPLOAD_REQUESTS, 1);
 unlock:
@@ -356,37 +359,62 @@ errint_t upload_queue_copy(struct upload_queue *queue, struct upload_target *tar
     return err;
 }
 
-/*
- * Records an event now, waits for it without the mutex, and takes the mutex again. The mark is that
- * of the record.
- */
-static errint_t record_and_wait(struct upload_queue *queue, bool *unproven)
+/* Waits, without the mutex, until all that is in the stream has ended. Nothing is in flight. */
+static errint_t wait_for_stream(struct upload_queue *queue, bool *unproven)
 {
     const struct driver *driver = queue->device->driver;
     struct upload_mark mark = queue->submitted;
+    CUresult result;
     CUevent event;
 
-    *unproven = false;
     errint_t err = event_take(queue, &event);
     if (err < 0) {
         /* Without an event the stream itself can still be waited for. */
-        CUresult result = driver->cuStreamSynchronize(queue->stream);
+        result = driver->cuStreamSynchronize(queue->stream);
         return upload_event_waited(queue, &mark, result, unproven);
     }
-    CUresult result = driver->cuEventRecord(event, queue->stream);
+    result = driver->cuEventRecord(event, queue->stream);
     if (result != CUDA_SUCCESS) {
         event_give(queue, event);
         err = upload_queue_failed(queue, result, "cuEventRecord", false, unproven);
         /* A failed record loses no copy: if completion was proven, this is a fence. */
         return *unproven ? err : 0;
     }
-    pthread_mutex_unlock(&queue->mutex);
-    result = driver->cuEventSynchronize(event);
-    pthread_mutex_lock(&queue->mutex);
+    result = upload_event_synchronize(queue, event);
     err = upload_event_waited(queue, &mark, result, unproven);
     if (!*unproven)
         event_give(queue, event);
     return err;
+}
+
+/*
+ * Waits until all that was submitted by now is proven. One thread at a time asks the driver, for
+ * all who came meanwhile. Nothing is in flight at the beginning.
+ */
+static errint_t wait_until_proven(struct upload_queue *queue, bool *unproven)
+{
+    struct upload_mark mark = queue->submitted;
+    bool asked = false;
+    errint_t err = 0;
+
+    *unproven = false;
+    while (mark.epoch == queue->submitted.epoch && mark.sequence > queue->proven.sequence) {
+        if (asked) {
+            upload_wait_proven(queue, &mark);
+        } else if (queue->fencing) {
+            pthread_cond_wait(&queue->proof, &queue->mutex);
+        } else if (!upload_is_idle(queue)) {
+            upload_wait_idle(queue);
+        } else {
+            asked = queue->fencing = true;
+            err = wait_for_stream(queue, unproven);
+            queue->fencing = false;
+            pthread_cond_broadcast(&queue->proof);
+        }
+    }
+    if (mark.epoch != queue->submitted.epoch)
+        *unproven = true;
+    return *unproven ? -EIO : err;
 }
 
 errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *target)
@@ -407,7 +435,7 @@ errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *ta
             err = submit_pending(queue);
         uint64_t wanted = target ? target->submitted : queue->submitted.sequence;
         if (queue->stream && wanted > queue->proven.sequence) {
-            errint_t waited = record_and_wait(queue, &unproven);
+            errint_t waited = wait_until_proven(queue, &unproven);
             err = err < 0 ? err : waited;
         }
     }
@@ -435,7 +463,7 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
         if (result != CUDA_SUCCESS)
             err = upload_queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
         else
-            err = record_and_wait(queue, &unproven);
+            err = wait_until_proven(queue, &unproven);
         /* A failure is told once: another thread may have met that of these copies. */
         if (queue->fence_failures != failures && err == 0)
             err = -EIO;
@@ -471,7 +499,7 @@ bool upload_queue_tick(struct upload_queue *queue, uint64_t max_wait_ns)
         if (queue->stream && queue->submitted.sequence > queue->proven.sequence) {
             CUresult result = queue->device->driver->cuStreamQuery(queue->stream);
             if (result == CUDA_SUCCESS)
-                upload_advance_proven(queue, &queue->submitted);
+                upload_ended(queue, &queue->submitted);
             else if (result != CUDA_ERROR_NOT_READY)
                 upload_queue_failed(queue, result, "cuStreamQuery", true, &unproven);
         }

@@ -2,8 +2,8 @@
  * What the files of the upload queue share: upload.c gathers, copies and waits, upload_submit.c
  * hands batches to the driver, upload_proof.c knows what is proven and what failed,
  * upload_staging.c gives the batch its staging. For all functions here the queue's mutex is held;
- * upload_wait_idle, upload_wait_turn, upload_submit and upload_event_waited may let go of it
- * meanwhile.
+ * upload_wait_idle, upload_wait_turn, upload_wait_proven, upload_submit, upload_event_synchronize
+ * and upload_event_waited may let go of it meanwhile.
  *
  * A batch is submitted without the mutex, one at a time, while others gather into the other one.
  * Meanwhile (in_flight) its operation counts as submitted although it is not in the stream yet: so
@@ -22,6 +22,12 @@ struct staging_block {
     struct upload_mark mark; /* of the last copy that reads it */
 };
 
+/* A thread that waits for an event without the mutex. */
+struct upload_waiter {
+    uint64_t number; /* in the order in which they began to wait */
+    struct upload_waiter *next, **link;
+};
+
 struct upload_queue {
     struct device *device;
     size_t block_bytes, block_limit; /* constant */
@@ -33,6 +39,17 @@ struct upload_queue {
     uint64_t oldest_pending_ns;
     struct upload_target *dirty_targets;
     uint64_t fence_failures; /* how often a copy failed after it was submitted */
+
+    struct upload_waiter *waiters, **last_waiter; /* the oldest first */
+    uint64_t waiters_begun;
+    _Atomic unsigned int querying; /* threads in upload_fence_is_done; without the mutex */
+    struct upload_ended {
+        struct upload_mark mark;
+        uint64_t waiters_begun; /* proven when all of these have come back */
+    } ended[2];                 /* ended_count of them, the older mark first */
+    size_t ended_count;
+    bool fencing;         /* somebody waits for the stream on behalf of all */
+    pthread_cond_t proof; /* a mark was proven, there is a new epoch, or fencing went down */
 
     bool in_flight;       /* the other batch is being handed to the driver */
     unsigned int waiting; /* threads in upload_wait_idle: they come before the next submission */
@@ -51,6 +68,7 @@ struct upload_queue {
 
 /* Waits until nothing is in flight, so that the stream may be used and judged. */
 void upload_wait_idle(struct upload_queue *queue);
+bool upload_is_idle(const struct upload_queue *queue);
 
 /* Waits until a submission may begin. False: it did not need to, and nothing has changed. */
 bool upload_wait_turn(struct upload_queue *queue);
@@ -79,8 +97,18 @@ void upload_target_failed(struct upload_queue *queue, struct upload_target *targ
 void upload_target_zeroing(struct upload_queue *queue, struct upload_target *target,
                            CUdeviceptr address, uint64_t length);
 
-/* Everything up to the mark is complete. */
-void upload_advance_proven(struct upload_queue *queue, const struct upload_mark *mark);
+/*
+ * The driver said that everything up to the mark has ended. It tells a failure once, to whoever
+ * asks first, and some ask without the mutex: so that counts as proven only when all who were
+ * asking at that time have come back, with what they were told.
+ */
+void upload_ended(struct upload_queue *queue, const struct upload_mark *mark);
+
+/* Waits until what has ended is proven. False: it never will be (a new epoch). */
+bool upload_wait_proven(struct upload_queue *queue, const struct upload_mark *mark);
+
+/* cuEventSynchronize without the mutex. */
+CUresult upload_event_synchronize(struct upload_queue *queue, CUevent event);
 
 /* Gives the queue a stream; stream stays NULL if there is none to be had. */
 void upload_open_stream(struct upload_queue *queue);

@@ -2,6 +2,7 @@
 #include "core/upload_internal.h"
 
 #include <errno.h>
+#include <sched.h>
 
 #include "core/log.h"
 
@@ -68,7 +69,8 @@ void upload_target_zeroing(struct upload_queue *queue, struct upload_target *tar
         target->zeroing_untold = queue->submitted.sequence;
 }
 
-void upload_advance_proven(struct upload_queue *queue, const struct upload_mark *mark)
+/* Everything up to the mark is complete. */
+static void advance_proven(struct upload_queue *queue, const struct upload_mark *mark)
 {
     if (mark->epoch != queue->submitted.epoch || mark->sequence <= queue->proven.sequence)
         return;
@@ -82,6 +84,77 @@ void upload_advance_proven(struct upload_queue *queue, const struct upload_mark 
         if (t->pending_bytes == 0 && t->submitted <= mark->sequence)
             upload_target_unlist(t);
     }
+    pthread_cond_broadcast(&queue->proof);
+}
+
+/* Whether all have come back who were waiting for an event when the first mark ended. */
+static bool waiters_are_back(const struct upload_queue *queue)
+{
+    return queue->failing == 0 &&
+           (!queue->waiters || queue->waiters->number > queue->ended[0].waiters_begun);
+}
+
+/* Looks again at what has ended. */
+static void prove_ended(struct upload_queue *queue)
+{
+    while (queue->ended_count > 0 && waiters_are_back(queue)) {
+        if (atomic_load(&queue->querying) > 0) {
+            /* They come back without the mutex: see upload_wait_proven. */
+            pthread_cond_broadcast(&queue->proof);
+            return;
+        }
+        advance_proven(queue, &queue->ended[0].mark);
+        queue->ended[0] = queue->ended[1];
+        queue->ended_count--;
+    }
+}
+
+void upload_ended(struct upload_queue *queue, const struct upload_mark *mark)
+{
+    struct upload_ended *last = &queue->ended[queue->ended_count > 0 ? queue->ended_count - 1 : 0];
+
+    if (mark->epoch == queue->submitted.epoch && mark->sequence > queue->proven.sequence &&
+        (queue->ended_count == 0 || mark->sequence > last->mark.sequence)) {
+        /* The first is never put off; all that end after it are proven together. */
+        if (queue->ended_count < ARRAY_SIZE(queue->ended))
+            last = &queue->ended[queue->ended_count++];
+        *last = (struct upload_ended){*mark, queue->waiters_begun};
+    }
+    prove_ended(queue);
+}
+
+bool upload_wait_proven(struct upload_queue *queue, const struct upload_mark *mark)
+{
+    while (mark->epoch == queue->submitted.epoch && mark->sequence > queue->proven.sequence) {
+        if (!waiters_are_back(queue)) {
+            pthread_cond_wait(&queue->proof, &queue->mutex);
+            continue;
+        }
+        /* For queries, which wait for nothing but the mutex. */
+        pthread_mutex_unlock(&queue->mutex);
+        sched_yield();
+        pthread_mutex_lock(&queue->mutex);
+        prove_ended(queue);
+    }
+    return mark->epoch == queue->submitted.epoch;
+}
+
+CUresult upload_event_synchronize(struct upload_queue *queue, CUevent event)
+{
+    struct upload_waiter waiter = {.number = ++queue->waiters_begun};
+
+    waiter.link = queue->waiters ? queue->last_waiter : &queue->waiters;
+    *waiter.link = &waiter;
+    queue->last_waiter = &waiter.next;
+    pthread_mutex_unlock(&queue->mutex);
+    CUresult result = queue->device->driver->cuEventSynchronize(event);
+    pthread_mutex_lock(&queue->mutex);
+    *waiter.link = waiter.next;
+    if (waiter.next)
+        waiter.next->link = waiter.link;
+    else
+        queue->last_waiter = waiter.link;
+    return result;
 }
 
 /* -- failures ---------------------------------------------------------------------------------- */
@@ -116,6 +189,7 @@ void upload_queue_quarantine(struct upload_queue *queue, const char *why)
         upload_target_unlist(target);
     }
     queue->submitted.epoch++;
+    pthread_cond_broadcast(&queue->proof);
     queue->proven = queue->submitted;
     queue->stream = NULL;
     if (!device_is_lost(device))
@@ -184,7 +258,10 @@ errint_t upload_queue_failed(struct upload_queue *queue, CUresult result, const 
             if (t->submitted > queue->proven.sequence)
                 upload_target_failed(queue, t, why);
     }
-    upload_advance_proven(queue, &queue->submitted);
+    if (fence_failed)
+        advance_proven(queue, &queue->submitted);
+    else
+        upload_ended(queue, &queue->submitted);
     return -EIO;
 }
 
@@ -194,12 +271,7 @@ errint_t upload_event_waited(struct upload_queue *queue, const struct upload_mar
 {
     errint_t err = -EIO;
 
-    /*
-     * A success needs no wait for what is in flight, which has a later sequence number; but the
-     * driver tells a failure once, and whoever was told has not come to handle it yet.
-     */
-    if (result == CUDA_SUCCESS && queue->failing > 0)
-        upload_wait_idle(queue);
+    /* A success needs no wait for what is in flight, which has a later sequence number. */
     if (result != CUDA_SUCCESS) {
         queue->failing++;
         while (queue->in_flight)
@@ -211,12 +283,13 @@ errint_t upload_event_waited(struct upload_queue *queue, const struct upload_mar
             err = upload_queue_failed(queue, result, "cuEventSynchronize", true, unproven);
         queue->failing--;
         pthread_cond_broadcast(&queue->idle);
+        prove_ended(queue);
         return err;
     }
+    upload_ended(queue, mark);
     if (*unproven)
         return -EIO;
     telemetry_add(&queue->device->telemetry, TELEMETRY_SYNC_POINTS, 1);
-    upload_advance_proven(queue, mark);
     return 0;
 }
 
@@ -243,33 +316,40 @@ void upload_fence_finish(struct upload_fence *fence)
 
 bool upload_fence_is_done(struct upload_fence *fence)
 {
+    struct upload_queue *queue = fence->queue;
     bool unproven;
 
-    if (!fence->pending)
+    if (!fence->pending || fence->done)
         return true;
+    atomic_fetch_add(&queue->querying, 1);
     CUresult result = fence->device->driver->cuEventQuery(fence->event);
-    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
-        /* The driver tells a failure once: nobody else would hear of it. */
-        pthread_mutex_lock(&fence->queue->mutex);
-        upload_event_waited(fence->queue, &fence->mark, result, &unproven);
-        pthread_mutex_unlock(&fence->queue->mutex);
+    fence->done = result == CUDA_SUCCESS;
+    if (fence->done || result == CUDA_ERROR_NOT_READY) {
+        atomic_fetch_sub(&queue->querying, 1);
+        return fence->done;
     }
-    return result != CUDA_ERROR_NOT_READY;
+    pthread_mutex_lock(&queue->mutex);
+    atomic_fetch_sub(&queue->querying, 1);
+    upload_event_waited(queue, &fence->mark, result, &unproven);
+    pthread_mutex_unlock(&queue->mutex);
+    return true;
 }
 
 errint_t upload_fence_wait(struct upload_fence *fence)
 {
     struct upload_queue *queue = fence->queue;
+    CUresult result = CUDA_SUCCESS;
     bool unproven;
 
     if (!fence->pending)
         return 0;
-    CUresult result = fence->device->driver->cuEventSynchronize(fence->event);
     pthread_mutex_lock(&queue->mutex);
+    if (!fence->done)
+        result = upload_event_synchronize(queue, fence->event);
     upload_event_waited(queue, &fence->mark, result, &unproven);
     pthread_mutex_unlock(&queue->mutex);
     if (unproven)
         return -EIO;
-    fence->pending = false;
+    fence->pending = fence->done = false;
     return 0;
 }

@@ -60,28 +60,32 @@ errint_t upload_find_block(struct upload_queue *queue, bool wait, struct staging
     const struct driver *driver = queue->device->driver;
     struct staging_block *block = block_oldest(queue);
     CUresult result;
-    bool unproven;
+    bool unproven, ended = block && block->mark.sequence <= queue->proven.sequence;
     errint_t err = 0;
 
     *out = NULL;
-    if (block && block->mark.sequence > queue->proven.sequence) {
+    if (block && !ended) {
         result = driver->cuEventQuery(block->event);
-        if (result == CUDA_SUCCESS) {
-            upload_advance_proven(queue, &block->mark);
+        ended = result == CUDA_SUCCESS;
+        if (ended) {
+            upload_ended(queue, &block->mark);
         } else if (result != CUDA_ERROR_NOT_READY) {
             upload_queue_failed(queue, result, "cuEventQuery", true, &unproven);
             return 0;
         }
     }
-    if (!block || block->mark.sequence > queue->proven.sequence) {
+    if (!ended) {
+        struct staging_block *created = NULL;
         if (queue->block_count < queue->block_limit)
-            err = block_create(queue, &block);
+            err = block_create(queue, &created);
+        ended = created != NULL;
+        block = created ? created : block;
         if (!block)
             return err < 0 ? err : -ENOMEM;
     } else {
         telemetry_add(&queue->device->telemetry, TELEMETRY_POOL_HITS, 1);
     }
-    if (block->mark.sequence > queue->proven.sequence) {
+    if (!ended) {
         if (!wait)
             return 0;
         /* Nothing is in flight, so the mutex is held all the time. */

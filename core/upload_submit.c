@@ -8,12 +8,17 @@
 
 /* -- whose turn it is -------------------------------------------------------------------------- */
 
+bool upload_is_idle(const struct upload_queue *queue)
+{
+    return !queue->in_flight && queue->failing == 0;
+}
+
 void upload_wait_idle(struct upload_queue *queue)
 {
-    if (!queue->in_flight && queue->failing == 0)
+    if (upload_is_idle(queue))
         return;
     queue->waiting++;
-    while (queue->in_flight || queue->failing > 0)
+    while (!upload_is_idle(queue))
         pthread_cond_wait(&queue->idle, &queue->mutex);
     if (--queue->waiting == 0)
         pthread_cond_broadcast(&queue->idle);
@@ -21,7 +26,7 @@ void upload_wait_idle(struct upload_queue *queue)
 
 bool upload_is_turn(const struct upload_queue *queue)
 {
-    return !queue->in_flight && queue->failing == 0 && queue->waiting == 0;
+    return upload_is_idle(queue) && queue->waiting == 0;
 }
 
 bool upload_wait_turn(struct upload_queue *queue)

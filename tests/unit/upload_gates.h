@@ -24,7 +24,10 @@ static struct driver real;
 static struct gate {
     _Atomic bool closed;
     _Atomic unsigned int entered; /* calls so far */
+    _Atomic unsigned int allowed; /* which of them may pass when it is closed; 0: none */
 } batch_gate, copy_gate, fence_gate;
+
+static struct gate told_gate; /* for who was told of a failure */
 
 static _Atomic bool query_waits; /* whoever asks finds the stream done */
 static _Atomic unsigned int submitting;
@@ -39,9 +42,13 @@ static inline void sleep_ms(unsigned int ms)
 
 static inline void gate_pass(struct gate *gate)
 {
-    atomic_fetch_add(&gate->entered, 1);
-    for (unsigned int i = 0; i < LIMIT_MS && atomic_load(&gate->closed); i++)
+    unsigned int number = atomic_fetch_add(&gate->entered, 1) + 1;
+
+    for (unsigned int i = 0; i < LIMIT_MS; i++) {
+        if (!atomic_load(&gate->closed) || number == atomic_load(&gate->allowed))
+            return;
         sleep_ms(1);
+    }
 }
 
 static inline void gate_expect(struct gate *gate, unsigned int entered)
@@ -87,7 +94,19 @@ static inline CUresult watched_query(CUstream stream)
 static inline CUresult watched_wait(CUevent event)
 {
     gate_pass(&fence_gate);
-    return real.cuEventSynchronize(event);
+    CUresult result = real.cuEventSynchronize(event);
+    if (result != CUDA_SUCCESS)
+        gate_pass(&told_gate);
+    return result;
+}
+
+/* Who only asks is held up, too, when it was told of a failure. */
+static inline CUresult watched_event_query(CUevent event)
+{
+    CUresult result = real.cuEventQuery(event);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY)
+        gate_pass(&told_gate);
+    return result;
 }
 
 static inline CUresult watched_record(CUevent event, CUstream stream)
@@ -114,11 +133,13 @@ static inline struct device *open_watched(const char *settings, struct device_op
     device->driver->cuMemcpyHtoDAsync = watched_copy;
     device->driver->cuStreamQuery = watched_query;
     device->driver->cuEventSynchronize = watched_wait;
+    device->driver->cuEventQuery = watched_event_query;
     device->driver->cuEventRecord = watched_record;
-    struct gate *gates[] = {&batch_gate, &copy_gate, &fence_gate};
+    struct gate *gates[] = {&batch_gate, &copy_gate, &fence_gate, &told_gate};
     for (size_t i = 0; i < ARRAY_SIZE(gates); i++) {
         atomic_store(&gates[i]->closed, false);
         atomic_store(&gates[i]->entered, 0);
+        atomic_store(&gates[i]->allowed, 0);
     }
     atomic_store(&query_waits, false);
     atomic_store(&submitting, 0);
@@ -171,6 +192,29 @@ static inline int64_t task_finish(struct task *task)
 {
     pthread_join(task->thread, NULL);
     return task->result;
+}
+
+/* Which byte it saw, in all of the page. */
+static inline int64_t read_page(struct task *task)
+{
+    unsigned char back[PAGE];
+    ssize_t got = buffer_read(task->buffer, 0, back, PAGE);
+
+    for (size_t i = 1; got == PAGE && i < PAGE; i++)
+        if (back[i] != back[0])
+            return -1;
+    return got == PAGE ? back[0] : got;
+}
+
+static inline int64_t flush(struct task *task)
+{
+    return buffer_flush(task->buffer);
+}
+
+static inline int64_t tick(struct task *task)
+{
+    upload_queue_tick(task->buffer->target.queue, 0);
+    return 0;
 }
 
 #endif
