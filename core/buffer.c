@@ -447,14 +447,20 @@ static int64_t copy_part(struct buffer *destination, uint64_t offset, const stru
     return err < 0 ? err : covered;
 }
 
-/* A copy that failed in the end does not make the buffer longer. */
+/*
+ * A copy that failed in the end does not make the buffer longer, unless what it has left behind
+ * cannot be zeroed: that must not show as the zeros of a later growth.
+ */
 static void take_back_growth(struct buffer *buffer, uint64_t length)
 {
-    if (atomic_load(&buffer->length_bytes) <= length)
+    uint64_t grown = atomic_load(&buffer->length_bytes);
+
+    if (grown <= length)
+        return;
+    if (buffer_usable(buffer) == 0 && buffer_layout_punch(buffer, length, grown) < 0 &&
+        buffer_usable(buffer) == 0)
         return;
     atomic_store(&buffer->length_bytes, length);
-    if (buffer_usable(buffer) == 0)
-        buffer_layout_punch(buffer, length, UINT64_MAX);
 }
 
 static ssize_t copy_locked(struct buffer *source, uint64_t source_offset,

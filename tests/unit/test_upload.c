@@ -339,6 +339,37 @@ static void a_copy_that_failed_late_is_not_reported_as_done(void **unused)
     fixture_close(device);
 }
 
+/* Into memory that was allocated beyond the end: that stays, and does not show what was copied. */
+static void a_copy_that_failed_late_is_taken_back(void **unused)
+{
+    (void)unused;
+    struct device *device = open_quiet("memory=64MiB");
+
+    for (unsigned int refused = 0; refused < 2; refused++) {
+        struct buffer *a = filled(device, 1, 1, 50000), *b = filled(device, 2, 2, 50000);
+        struct buffer_report first, last;
+        assert_int_equal(buffer_allocate(b, 0, 8 * MIB, true), 0);
+        assert_int_equal(buffer_flush(b), 0);
+        buffer_get_report(b, &first);
+        fixture_configure("fault=none;fault=cuMemcpyDtoDAsync:1:1:late");
+        if (refused)
+            fixture_configure("fault=cuMemsetD8Async:1:1");
+        assert_int_equal(buffer_copy(a, 0, b, 50000, 50000), -EIO);
+        fixture_configure("fault=none");
+        buffer_get_report(b, &last);
+        assert_int_equal(last.resident_bytes, first.resident_bytes);
+        /* Without zeros to put there, it stays what it is: part of the file. */
+        assert_int_equal(buffer_length_bytes(b), refused ? 100000 : 50000);
+        expect_all(b, 0, 2, 50000);
+        assert_int_equal(buffer_truncate(b, 50000), 0);
+        assert_int_equal(buffer_truncate(b, 100000), 0);
+        expect_all(b, 50000, 0, 50000);
+        buffer_destroy(a);
+        buffer_destroy(b);
+    }
+    fixture_close(device);
+}
+
 /* The flusher asks the stream too, and may be the one that the failure is told to. */
 static void a_read_behind_a_failure_that_another_thread_met_is_an_error(void **unused)
 {
@@ -885,6 +916,7 @@ int main(void)
         cmocka_unit_test(memory_whose_zeroing_failed_late_never_shows_what_was_there),
         cmocka_unit_test(a_move_that_failed_late_keeps_the_old_memory),
         cmocka_unit_test(a_copy_that_failed_late_is_not_reported_as_done),
+        cmocka_unit_test(a_copy_that_failed_late_is_taken_back),
         cmocka_unit_test(a_read_behind_a_failure_that_another_thread_met_is_an_error),
         cmocka_unit_test(a_growing_write_that_failed_leaves_zeros_past_the_end),
         cmocka_unit_test(without_an_event_a_direct_upload_is_fenced_by_its_stream),
