@@ -291,7 +291,7 @@ errint_t upload_queue_direct(struct upload_queue *queue, struct upload_target *t
     if (result != CUDA_SUCCESS)
         err = upload_queue_failed(queue, result, call, false, &unproven);
     if (before.sequence > sequence && !unproven)
-        err = 0; /* without a fence, but the copy is made and proven */
+        err = 0; /* without a fence, but the copy has ended */
     if (result == CUDA_SUCCESS || unproven) {
         fence->queue = queue;
         fence->mark = before;
@@ -388,32 +388,35 @@ static errint_t wait_for_stream(struct upload_queue *queue, bool *unproven)
 }
 
 /*
- * Waits until all that was submitted by now is proven. One thread at a time asks the driver, for
- * all who came meanwhile. Nothing is in flight at the beginning.
+ * Waits until all that was submitted by now is proven. SHARED: one thread at a time asks the
+ * driver, for all who came meanwhile, which may mean to wait for what was submitted later. Nothing
+ * is in flight at the beginning.
  */
-static errint_t wait_until_proven(struct upload_queue *queue, bool *unproven)
+static errint_t wait_until_proven(struct upload_queue *queue, bool shared, bool *unproven)
 {
     struct upload_mark mark = queue->submitted;
     bool asked = false;
     errint_t err = 0;
 
     *unproven = false;
-    while (mark.epoch == queue->submitted.epoch && mark.sequence > queue->proven.sequence) {
+    while (mark.epoch == queue->submitted.epoch && !upload_is_proven(queue, &mark)) {
         if (asked) {
             upload_wait_proven(queue, &mark);
-        } else if (queue->fencing) {
+        } else if (shared && queue->fencing) {
             pthread_cond_wait(&queue->proof, &queue->mutex);
         } else if (!upload_is_idle(queue)) {
             upload_wait_idle(queue);
         } else {
-            asked = queue->fencing = true;
+            asked = true;
+            queue->fencing = queue->fencing || shared;
             err = wait_for_stream(queue, unproven);
-            queue->fencing = false;
-            pthread_cond_broadcast(&queue->proof);
+            if (shared && mark.epoch == queue->submitted.epoch) {
+                queue->fencing = false;
+                pthread_cond_broadcast(&queue->proof);
+            }
         }
     }
-    if (mark.epoch != queue->submitted.epoch)
-        *unproven = true;
+    *unproven = !upload_is_proven(queue, &mark);
     return *unproven ? -EIO : err;
 }
 
@@ -425,6 +428,7 @@ errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *ta
     if (target && !atomic_load(&target->dirty))
         return 0;
     lock_idle(queue);
+    uint64_t failures = queue->fence_failures;
     if (device_is_lost(queue->device)) {
         /* Nothing will complete any more: what is listed is lost, and its memory with it. */
         if (queue->dirty_targets)
@@ -435,9 +439,12 @@ errint_t upload_queue_fence(struct upload_queue *queue, struct upload_target *ta
             err = submit_pending(queue);
         uint64_t wanted = target ? target->submitted : queue->submitted.sequence;
         if (queue->stream && wanted > queue->proven.sequence) {
-            errint_t waited = wait_until_proven(queue, &unproven);
+            errint_t waited = wait_until_proven(queue, true, &unproven);
             err = err < 0 ? err : waited;
         }
+        /* Another thread may have met a failure on behalf of all. */
+        if (queue->fence_failures != failures && err == 0)
+            err = -EIO;
     }
     pthread_mutex_unlock(&queue->mutex);
     return err;
@@ -463,7 +470,7 @@ errint_t upload_queue_read_behind(struct upload_queue *queue, struct upload_targ
         if (result != CUDA_SUCCESS)
             err = upload_queue_failed(queue, result, "cuMemcpyDtoHAsync", false, &unproven);
         else
-            err = wait_until_proven(queue, &unproven);
+            err = wait_until_proven(queue, false, &unproven);
         /* A failure is told once: another thread may have met that of these copies. */
         if (queue->fence_failures != failures && err == 0)
             err = -EIO;

@@ -24,8 +24,8 @@ struct staging_block {
 
 /* A thread that waits for an event without the mutex. */
 struct upload_waiter {
-    uint64_t number; /* in the order in which they began to wait */
-    struct upload_waiter *next, **link;
+    uint64_t number;                    /* in the order in which they began to wait */
+    struct upload_waiter *next, **link; /* link NULL: its stream was quarantined meanwhile */
 };
 
 struct upload_queue {
@@ -34,8 +34,8 @@ struct upload_queue {
 
     pthread_mutex_t mutex; /* covers what follows */
     CUstream stream;       /* NULL: none could be had after a quarantine */
-    struct upload_mark submitted, proven;
-    struct upload_batch batches[2], *batch; /* the one that is gathered into */
+    struct upload_mark submitted, proven, proven_before; /* the last: in the epoch before */
+    struct upload_batch batches[2], *batch;              /* the one that is gathered into */
     uint64_t oldest_pending_ns;
     struct upload_target *dirty_targets;
     uint64_t fence_failures; /* how often a copy failed after it was submitted */
@@ -104,7 +104,10 @@ void upload_target_zeroing(struct upload_queue *queue, struct upload_target *tar
  */
 void upload_ended(struct upload_queue *queue, const struct upload_mark *mark);
 
-/* Waits until what has ended is proven. False: it never will be (a new epoch). */
+/* False, too, when it never will be (a new epoch). */
+bool upload_is_proven(const struct upload_queue *queue, const struct upload_mark *mark);
+
+/* Waits until what has ended is proven. False: it never will be. */
 bool upload_wait_proven(struct upload_queue *queue, const struct upload_mark *mark);
 
 /* cuEventSynchronize without the mutex. */
@@ -117,9 +120,9 @@ void upload_open_stream(struct upload_queue *queue);
 void upload_queue_quarantine(struct upload_queue *queue, const char *why);
 
 /*
- * A driver call on the stream failed, and nothing is in flight: proves completion, or quarantines
- * (*unproven). fence_failed: which copy it was is unknown, so all unproven ones count as lost.
- * Returns the errno.
+ * A driver call on the stream failed, and nothing is in flight: waits until all has ended, or
+ * quarantines (*unproven). fence_failed: which copy it was is unknown, so all unproven ones count
+ * as lost, and nothing is unproven any more. Returns the errno.
  */
 errint_t upload_queue_failed(struct upload_queue *queue, CUresult result, const char *call,
                              bool fence_failed, bool *unproven);
@@ -142,7 +145,7 @@ void upload_use_block(struct upload_queue *queue, struct staging_block *block);
 
 /*
  * Records when the batch's staging, to which nothing is added any more, is free again. Nothing is
- * pending or in flight. False: it failed, and others were told.
+ * pending or in flight. False: all is quarantined, and others were told.
  */
 bool upload_retire_block(struct upload_queue *queue);
 

@@ -123,9 +123,17 @@ void upload_ended(struct upload_queue *queue, const struct upload_mark *mark)
     prove_ended(queue);
 }
 
+bool upload_is_proven(const struct upload_queue *queue, const struct upload_mark *mark)
+{
+    const struct upload_mark *proven =
+        mark->epoch == queue->submitted.epoch ? &queue->proven : &queue->proven_before;
+
+    return mark->epoch == proven->epoch && mark->sequence <= proven->sequence;
+}
+
 bool upload_wait_proven(struct upload_queue *queue, const struct upload_mark *mark)
 {
-    while (mark->epoch == queue->submitted.epoch && mark->sequence > queue->proven.sequence) {
+    while (mark->epoch == queue->submitted.epoch && !upload_is_proven(queue, mark)) {
         if (!waiters_are_back(queue)) {
             pthread_cond_wait(&queue->proof, &queue->mutex);
             continue;
@@ -136,7 +144,7 @@ bool upload_wait_proven(struct upload_queue *queue, const struct upload_mark *ma
         pthread_mutex_lock(&queue->mutex);
         prove_ended(queue);
     }
-    return mark->epoch == queue->submitted.epoch;
+    return upload_is_proven(queue, mark);
 }
 
 CUresult upload_event_synchronize(struct upload_queue *queue, CUevent event)
@@ -149,6 +157,8 @@ CUresult upload_event_synchronize(struct upload_queue *queue, CUevent event)
     pthread_mutex_unlock(&queue->mutex);
     CUresult result = queue->device->driver->cuEventSynchronize(event);
     pthread_mutex_lock(&queue->mutex);
+    if (!waiter.link)
+        return result;
     *waiter.link = waiter.next;
     if (waiter.next)
         waiter.next->link = waiter.link;
@@ -188,8 +198,15 @@ void upload_queue_quarantine(struct upload_queue *queue, const char *why)
         upload_target_failed(queue, target, why);
         upload_target_unlist(target);
     }
-    queue->submitted.epoch++;
+    /* Nobody waits any more for those who still wait for the old stream. */
+    for (struct upload_waiter *w = queue->waiters; w; w = w->next)
+        w->link = NULL;
+    queue->waiters = NULL;
+    queue->ended_count = 0;
+    queue->fencing = false;
     pthread_cond_broadcast(&queue->proof);
+    queue->proven_before = queue->proven;
+    queue->submitted.epoch++;
     queue->proven = queue->submitted;
     queue->stream = NULL;
     if (!device_is_lost(device))
@@ -222,7 +239,7 @@ static bool zero_again(struct upload_queue *queue)
 }
 
 /*
- * A driver call on the stream failed. Proves completion or quarantines. FENCE_FAILED: which copy it
+ * A driver call on the stream failed: all has ended, or is quarantined. FENCE_FAILED: which copy it
  * was is unknown, so that all unproven ones count as lost. Returns -EIO; *unproven says which of
  * the two it was.
  */

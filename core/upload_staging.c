@@ -46,7 +46,7 @@ bool upload_retire_block(struct upload_queue *queue)
     if (result == CUDA_SUCCESS)
         return true;
     upload_queue_failed(queue, result, "cuEventRecord", false, &unproven);
-    return false;
+    return !unproven; /* all copies have ended: an older event says so, too */
 }
 
 void upload_use_block(struct upload_queue *queue, struct staging_block *block)

@@ -6,6 +6,8 @@
 
 #include <errno.h>
 
+#include "core/upload_internal.h"
+
 static int64_t write_page(struct buffer *buffer, int byte)
 {
     unsigned char bytes[PAGE];
@@ -319,6 +321,79 @@ static void a_fence_that_is_used_again_is_waited_for(void **unused)
     fixture_close(device);
 }
 
+/* The driver has no events: a writer without room goes on, though nothing can be proven now. */
+static int64_t write_more_than_the_staging(struct task *task)
+{
+    static const unsigned char bytes[256 * KIB] = {1};
+
+    return buffer_write(task->buffer, 0, bytes, sizeof(bytes), NULL);
+}
+
+static void a_writer_without_events_does_not_wait_for_who_waits(void **unused)
+{
+    (void)unused;
+    struct device_options options = {.budget = {.kind = BUDGET_AUTO},
+                                     .staging_bytes = 128 * KIB,
+                                     .upload_streams = 1,
+                                     .flush_interval_ms = 3600 * 1000,
+                                     .direct_threshold_bytes = 1 * MIB};
+    struct device *device = open_watched("order=sync", &options);
+    struct buffer *buffers[] = {filled(device, 1, 1, PAGE), filled(device, 2, 2, 512 * KIB)};
+    unsigned int entered = atomic_load(&fence_gate.entered);
+    struct task waits, writes;
+
+    direct_start(buffers[0]);
+    atomic_store(&fence_gate.closed, true);
+    task_start(&waits, device, buffers[0], NULL, direct_wait);
+    gate_expect(&fence_gate, entered + 1);
+    fixture_configure("fault=cuEventRecord:2+:1");
+    task_start(&writes, device, buffers[1], NULL, write_more_than_the_staging);
+    bool early = task_is_done_within(&writes, LIMIT_MS / 2);
+    atomic_store(&fence_gate.closed, false);
+    assert_int_equal(task_finish(&waits), 0);
+    assert_int_equal(task_finish(&writes), 256 * KIB);
+    assert_true(early);
+    fixture_configure("fault=none");
+    for (size_t i = 0; i < 2; i++)
+        buffer_destroy(buffers[i]);
+    direct_finish(device);
+    check_watched();
+    fixture_close(device);
+}
+
+static int64_t write_and_flush_all(struct task *task)
+{
+    int64_t result = write_page(task->buffer, 4);
+
+    return result < 0 ? result : device_flush(task->device);
+}
+
+/* A failure is one for all on whose behalf the driver was asked. */
+static void a_flush_that_another_thread_made_fails_with_it(void **unused)
+{
+    (void)unused;
+    struct device *device = open_watched("order=random", NULL);
+    struct buffer *buffers[] = {filled(device, 1, 1, PAGE), filled(device, 2, 2, PAGE)};
+    unsigned int entered = atomic_load(&fence_gate.entered);
+    struct task flushes[2];
+
+    fixture_configure("fault=cuMemcpyHtoDAsync:1:1:late");
+    atomic_store(&fence_gate.closed, true);
+    for (size_t i = 0; i < 2; i++) {
+        task_start(&flushes[i], device, buffers[i], NULL, write_and_flush_all);
+        gate_expect(&fence_gate, entered + 1);
+    }
+    task_is_done_within(&flushes[1], PATIENCE_MS);
+    atomic_store(&fence_gate.closed, false);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(task_finish(&flushes[i]), -EIO);
+    fixture_configure("fault=none");
+    for (size_t i = 0; i < 2; i++)
+        buffer_destroy(buffers[i]);
+    check_watched();
+    fixture_close(device);
+}
+
 /* Who waits for another one to come back is told, too, when that one's failure ends in quarantine.
  */
 static void who_waits_for_proof_is_told_of_a_quarantine(void **unused)
@@ -339,6 +414,7 @@ static void who_waits_for_proof_is_told_of_a_quarantine(void **unused)
     atomic_store(&fence_gate.allowed, entered + 2);
     bool early = task_is_done_within(&flushes, PATIENCE_MS);
     fixture_configure("fault=cuEventSynchronize:1:1:unproven");
+    struct upload_mark lost = direct_fence.mark;
     atomic_store(&fence_gate.closed, false);
     int64_t waited = task_finish(&waits);
     task_finish(&flushes);
@@ -347,6 +423,15 @@ static void who_waits_for_proof_is_told_of_a_quarantine(void **unused)
     assert_int_equal(waited, -EIO);
     pinned_memory_quarantine(device, &direct_memory);
     upload_fence_finish(&direct_fence);
+    /* What was proven before stays so. */
+    struct upload_queue *queue = buffers[0]->target.queue;
+    struct upload_mark proven = lost;
+    proven.sequence--;
+    pthread_mutex_lock(&queue->mutex);
+    bool is_lost = !upload_is_proven(queue, &lost), is_proven = upload_is_proven(queue, &proven);
+    pthread_mutex_unlock(&queue->mutex);
+    assert_true(is_lost);
+    assert_true(is_proven);
     for (size_t i = 0; i < 2; i++) {
         struct buffer_report report;
         buffer_get_report(buffers[i], &report);
@@ -361,6 +446,45 @@ static void who_waits_for_proof_is_told_of_a_quarantine(void **unused)
     device_close(device);
 }
 
+/* Who still waits for a stream that is quarantined holds up nothing on the new one. */
+static void a_new_stream_does_not_wait_for_those_of_the_old_one(void **unused)
+{
+    (void)unused;
+    struct device *device = open_watched("order=random", NULL);
+    struct buffer *buffers[] = {filled(device, 1, 1, PAGE), filled(device, 2, 2, PAGE)};
+    unsigned int entered = atomic_load(&fence_gate.entered);
+    struct task waits, fails, flushes;
+
+    direct_start(buffers[0]);
+    atomic_store(&fence_gate.closed, true);
+    task_start(&waits, device, buffers[0], NULL, direct_wait);
+    gate_expect(&fence_gate, entered + 1);
+    fixture_configure("fault=cuEventSynchronize:1:1:unproven");
+    task_start(&fails, device, buffers[1], NULL, write_and_flush);
+    gate_expect(&fence_gate, entered + 2);
+    atomic_store(&fence_gate.allowed, entered + 2);
+    task_finish(&fails);
+    fixture_configure("fault=none");
+    assert_int_equal(buffer_truncate(buffers[1], 0), 0);
+    task_start(&flushes, device, buffers[1], NULL, write_and_flush);
+    gate_expect(&fence_gate, entered + 3);
+    atomic_store(&fence_gate.allowed, entered + 3);
+    bool early = task_is_done_within(&flushes, LIMIT_MS / 2);
+    bool clean = !buffer_is_dirty(buffers[1]);
+    atomic_store(&fence_gate.closed, false);
+    task_finish(&flushes);
+    assert_int_equal(task_finish(&waits), -EIO);
+    pinned_memory_quarantine(device, &direct_memory);
+    upload_fence_finish(&direct_fence);
+    assert_true(early);
+    assert_true(clean);
+    expect_all(buffers[1], 0, 4, PAGE);
+    for (size_t i = 0; i < 2; i++)
+        buffer_destroy(buffers[i]);
+    check_watched();
+    device_close(device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -370,8 +494,11 @@ int main(void)
         cmocka_unit_test(the_next_one_asks_when_nothing_is_in_flight),
         cmocka_unit_test(the_next_one_asks_while_the_last_one_waits_for_others),
         cmocka_unit_test(a_fence_that_is_used_again_is_waited_for),
-        /* Leaves something in quarantine. */
+        cmocka_unit_test(a_writer_without_events_does_not_wait_for_who_waits),
+        cmocka_unit_test(a_flush_that_another_thread_made_fails_with_it),
+        /* These leave something in quarantine. */
         cmocka_unit_test(who_waits_for_proof_is_told_of_a_quarantine),
+        cmocka_unit_test(a_new_stream_does_not_wait_for_those_of_the_old_one),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
