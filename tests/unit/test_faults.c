@@ -2,7 +2,7 @@
  * Every entry point of the driver that a scripted workload calls fails once, at every position (or
  * at a sample of them: FAULT_POSITIONS, 0 for all), at once, late, unproven or for good. Each case
  * is a process of its own, so that nothing that one leaves behind is seen by the next. Timeout:
- * 300 s.
+ * 500 s.
  */
 #include "fixture.h"
 
