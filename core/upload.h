@@ -10,9 +10,9 @@
  *
  * One mutex a queue. It is held neither while a batch is handed to the driver, nor while long parts
  * are copied to staging, nor while a fence is waited for (except when the queue's staging is used
- * up: then its writers wait). Of those who want proof one at a time waits for the driver, for all
- * who came meanwhile. What is submitted by itself is so with the mutex held, while no batch
- * is on its way: see core/upload_internal.h.
+ * up: then its writers wait). One thread at a time waits for a fence, for all who want one
+ * meanwhile. What is submitted by itself is so with the mutex held, while no batch is on its way:
+ * see core/upload_internal.h.
  */
 #ifndef RESIDENTFS_CORE_UPLOAD_H
 #define RESIDENTFS_CORE_UPLOAD_H
