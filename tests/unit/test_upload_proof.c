@@ -68,6 +68,18 @@ static void direct_start(struct buffer *buffer)
                      0);
 }
 
+/* The task waits for it, and is held up on its way to the driver; the gate is closed from now on.
+ */
+static void direct_hold(struct task *waits, struct buffer *buffer)
+{
+    unsigned int entered = atomic_load(&fence_gate.entered);
+
+    direct_start(buffer);
+    atomic_store(&fence_gate.closed, true);
+    task_start(waits, buffer->device, buffer, NULL, direct_wait);
+    gate_expect(&fence_gate, entered + 1);
+}
+
 static void direct_finish(struct device *device)
 {
     assert_int_equal(upload_fence_wait(&direct_fence), 0);
@@ -158,10 +170,7 @@ static void what_has_ended_is_proven_when_those_who_waited_are_back(void **unuse
     unsigned int entered = atomic_load(&fence_gate.entered);
     struct task waits, flushes;
 
-    direct_start(buffers[0]);
-    atomic_store(&fence_gate.closed, true);
-    task_start(&waits, device, buffers[0], NULL, direct_wait);
-    gate_expect(&fence_gate, entered + 1);
+    direct_hold(&waits, buffers[0]);
     expect_ended(device, buffers[0]);
     bool dirty = buffer_is_dirty(buffers[0]);
     task_start(&flushes, device, buffers[1], NULL, write_and_flush);
@@ -269,10 +278,7 @@ static void the_next_one_asks_while_the_last_one_waits_for_others(void **unused)
     unsigned int entered = atomic_load(&fence_gate.entered);
     struct task tasks[3];
 
-    direct_start(buffers[0]);
-    atomic_store(&fence_gate.closed, true);
-    task_start(&tasks[0], device, buffers[0], NULL, direct_wait);
-    gate_expect(&fence_gate, entered + 1);
+    direct_hold(&tasks[0], buffers[0]);
     task_start(&tasks[1], device, buffers[1], NULL, write_and_flush);
     gate_expect(&fence_gate, entered + 2);
     task_start(&tasks[2], device, buffers[2], NULL, write_and_flush);
@@ -339,13 +345,9 @@ static void a_writer_without_events_does_not_wait_for_who_waits(void **unused)
                                      .direct_threshold_bytes = 1 * MIB};
     struct device *device = open_watched("order=sync", &options);
     struct buffer *buffers[] = {filled(device, 1, 1, PAGE), filled(device, 2, 2, 512 * KIB)};
-    unsigned int entered = atomic_load(&fence_gate.entered);
     struct task waits, writes;
 
-    direct_start(buffers[0]);
-    atomic_store(&fence_gate.closed, true);
-    task_start(&waits, device, buffers[0], NULL, direct_wait);
-    gate_expect(&fence_gate, entered + 1);
+    direct_hold(&waits, buffers[0]);
     fixture_configure("fault=cuEventRecord:2+:1");
     task_start(&writes, device, buffers[1], NULL, write_more_than_the_staging);
     bool early = task_is_done_within(&writes, LIMIT_MS / 2);
@@ -405,10 +407,7 @@ static void who_waits_for_proof_is_told_of_a_quarantine(void **unused)
     unsigned int entered = atomic_load(&fence_gate.entered);
     struct task waits, flushes;
 
-    direct_start(buffers[0]);
-    atomic_store(&fence_gate.closed, true);
-    task_start(&waits, device, buffers[0], NULL, direct_wait);
-    gate_expect(&fence_gate, entered + 1);
+    direct_hold(&waits, buffers[0]);
     task_start(&flushes, device, buffers[1], NULL, write_and_flush);
     gate_expect(&fence_gate, entered + 2);
     atomic_store(&fence_gate.allowed, entered + 2);
@@ -455,10 +454,7 @@ static void a_new_stream_does_not_wait_for_those_of_the_old_one(void **unused)
     unsigned int entered = atomic_load(&fence_gate.entered);
     struct task waits, fails, flushes;
 
-    direct_start(buffers[0]);
-    atomic_store(&fence_gate.closed, true);
-    task_start(&waits, device, buffers[0], NULL, direct_wait);
-    gate_expect(&fence_gate, entered + 1);
+    direct_hold(&waits, buffers[0]);
     fixture_configure("fault=cuEventSynchronize:1:1:unproven");
     task_start(&fails, device, buffers[1], NULL, write_and_flush);
     gate_expect(&fence_gate, entered + 2);
